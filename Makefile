@@ -1,0 +1,37 @@
+# `make demo` and `make test` are all you need; each sets up .venv by itself, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test lint types layers unit benchmark clean
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)
+	@mkdir -p demo
+	$(BIN)/gelato data info four-rooms --plot demo/four-rooms-data.png
+
+test: lint types layers unit
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+layers: $(INSTALLED)
+	$(BIN)/lint-imports
+
+unit: $(INSTALLED)
+	$(BIN)/pytest --numprocesses 2
+
+benchmark: $(INSTALLED)
+	$(BIN)/python benchmarks/generation.py
+
+clean:
+	rm -rf $(VENV) demo

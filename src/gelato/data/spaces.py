@@ -1,0 +1,68 @@
+"""What actions look like, as hashable values: a pytree can carry them as static fields.
+
+Discrete actions stay integers in the data and become one-hot vectors only at the model's door (`encode`).
+"""
+
+from dataclasses import dataclass
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Num
+
+from gelato.errors import InputError
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """A box of actions with a bound for each dimension."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers the model sees for an action."""
+        return len(self.low)
+
+    def encode(self, actions: Float[Array | np.ndarray, "*batch action"]) -> Float[Array, "*batch action"]:
+        """Actions as the model sees them: unchanged."""
+        return jnp.asarray(actions)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """The actions `0, …, n − 1`."""
+
+    n: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers the model sees for an action."""
+        return self.n
+
+    def encode(self, actions: Num[Array | np.ndarray, "*batch"]) -> Float[Array, "*batch action"]:
+        """Actions as the model sees them: one-hot."""
+        return jax.nn.one_hot(actions, self.n)
+
+
+ActionSpace = Continuous | Discrete
+
+
+def from_gymnasium(space: gymnasium.Space, where: str) -> ActionSpace:
+    """Our value for a Gymnasium action space."""
+    if isinstance(space, gymnasium.spaces.Box):
+        return Continuous(tuple(map(float, space.low.ravel())), tuple(map(float, space.high.ravel())))
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return Discrete(int(space.n))
+    raise InputError(
+        f"{where}: actions of type {type(space).__name__} are not supported; use Box or Discrete actions"
+    )
+
+
+def to_gymnasium(space: ActionSpace) -> gymnasium.Space:
+    """The Gymnasium action space for our value."""
+    if isinstance(space, Discrete):
+        return gymnasium.spaces.Discrete(space.n)
+    return gymnasium.spaces.Box(np.float32(space.low), np.float32(space.high), dtype=np.float32)

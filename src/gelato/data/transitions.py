@@ -1,0 +1,128 @@
+"""Logged transitions as one pytree of arrays, and the operations every later stage needs of them.
+
+Row `i` holds `(s, a, r, s′)`. Rows follow each other in time within an episode, and an episode ends at the row where
+`terminated` (the task is over: a fall, a goal) or `truncated` (the recording stops: a time limit) is set; the last
+row of the data always ends an episode. Some files do not hold the successor of an episode's last step: such a row
+keeps its reward and flags, and `has_successor` is false.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Num
+
+from gelato.data.spaces import ActionSpace
+from gelato.errors import InputError
+
+Rows = np.ndarray | Array
+
+
+class Transitions(eqx.Module):
+    """`n` logged transitions; every array has the row as its first axis."""
+
+    states: Float[Rows, "n state"]
+    actions: Num[Rows, "n *action"]
+    rewards: Float[Rows, " n"]
+    next_states: Float[Rows, "n state"]
+    terminated: Bool[Rows, " n"]
+    truncated: Bool[Rows, " n"]
+    has_successor: Bool[Rows, " n"]
+    observation_shape: tuple[int, ...] = eqx.field(static=True)
+    action_space: ActionSpace = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def __getitem__(self, rows: slice | Num[Rows, " k"] | Bool[Rows, " n"]) -> "Transitions":
+        return jax.tree.map(lambda column: column[rows], self)
+
+    @property
+    def ends(self) -> Bool[Rows, " n"]:
+        """Which rows are the last of their episode."""
+        return self.terminated | self.truncated
+
+    @property
+    def episode_slices(self) -> list[slice]:
+        """The rows of each episode, in order."""
+        stops = np.flatnonzero(np.asarray(self.ends)) + 1
+        starts = np.concatenate([[0], stops[:-1]])
+        return [slice(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the arrays hold."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
+
+    def with_successors(self) -> "Transitions":
+        """Without the rows whose successor is unknown; the row before such a row then truncates its episode."""
+        known = np.asarray(self.has_successor)
+        if known.all():
+            return self
+        cut = known & ~np.append(known[1:], True) & ~np.asarray(self.ends)
+        kept: Transitions = self[known]
+        return eqx.tree_at(lambda t: t.truncated, kept, kept.truncated | cut[known])
+
+    def fingerprint(self) -> str:
+        """A hash of every value, shape and space: equal data, equal fingerprint, whatever file it came from."""
+        digest = hashlib.blake2b(repr((self.observation_shape, self.action_space)).encode(), digest_size=16)
+        for leaf in jax.tree.leaves(self):
+            array = np.ascontiguousarray(leaf)
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Transitions and where they came from."""
+
+    reference: str
+    environment: str | None
+    transitions: Transitions
+
+
+class Standardiser(eqx.Module):
+    """`x ↦ (x − mean) / scale`, column by column, and its inverse."""
+
+    mean: Float[Rows, " column"]
+    scale: Float[Rows, " column"]
+
+    @staticmethod
+    def fit(columns: Float[Rows, "n column"]) -> "Standardiser":
+        """Mean and standard deviation of each column; a constant column keeps its unit."""
+        columns = np.asarray(columns)
+        mean = columns.mean(axis=0, dtype=np.float64)
+        deviation = columns.std(axis=0, dtype=np.float64, mean=mean[None])
+        # Rounding alone gives a constant column a tiny deviation, and dividing by that would amplify noise.
+        constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
+        scale = np.where(constant, 1.0, deviation)
+        return Standardiser(mean.astype(np.float32), scale.astype(np.float32))
+
+    def __call__(self, x: Float[Rows, "*batch column"]) -> Float[Rows, "*batch column"]:
+        return (x - self.mean) / self.scale
+
+    def inverse(self, x: Float[Rows, "*batch column"]) -> Float[Rows, "*batch column"]:
+        """From standardised values back to the data's units."""
+        return x * self.scale + self.mean
+
+
+def split(
+    transitions: Transitions, held_out_fraction: float = 0.1, *, seed: int = 0
+) -> tuple[Transitions, Transitions]:
+    """Split by episode into training and held-out transitions, so that no held-out step has a neighbour in training."""
+    if not 0 < held_out_fraction < 1:
+        raise InputError(f"held_out_fraction is {held_out_fraction}; it must lie strictly between 0 and 1")
+    slices = transitions.episode_slices
+    if len(slices) < 2:
+        raise InputError(
+            "the data is a single episode, which cannot be split by episode; record at least two"
+        )
+    held_out_count = min(max(1, round(held_out_fraction * len(slices))), len(slices) - 1)
+    chosen = np.random.default_rng(seed).permutation(len(slices))[:held_out_count]
+    held_out = np.zeros(len(transitions), bool)
+    for episode in chosen:
+        held_out[slices[episode]] = True
+    return transitions[~held_out], transitions[held_out]
