@@ -4,6 +4,7 @@ Discrete actions stay integers in the data and become one-hot vectors only at th
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 import jax
@@ -50,19 +51,17 @@ class Discrete:
 ActionSpace = Continuous | Discrete
 
 
-def from_gymnasium(space: gymnasium.Space, where: str) -> ActionSpace:
+def from_gymnasium(space: gymnasium.Space[Any], where: str) -> ActionSpace:
     """Our value for a Gymnasium action space."""
     if isinstance(space, gymnasium.spaces.Box):
         return Continuous(tuple(map(float, space.low.ravel())), tuple(map(float, space.high.ravel())))
     if isinstance(space, gymnasium.spaces.Discrete):
         return Discrete(int(space.n))
-    raise InputError(
-        f"{where}: actions of type {type(space).__name__} are not supported; use Box or Discrete actions"
-    )
+    raise InputError(f"{where}: actions of type {type(space).__name__} are not supported; use Box or Discrete actions")
 
 
-def to_gymnasium(space: ActionSpace) -> gymnasium.Space:
+def to_gymnasium(space: ActionSpace) -> gymnasium.Space[Any]:
     """The Gymnasium action space for our value."""
     if isinstance(space, Discrete):
         return gymnasium.spaces.Discrete(space.n)
-    return gymnasium.spaces.Box(np.float32(space.low), np.float32(space.high), dtype=np.float32)
+    return gymnasium.spaces.Box(np.array(space.low, np.float32), np.array(space.high, np.float32), dtype=np.float32)

@@ -71,7 +71,7 @@ class Transitions(eqx.Module):
         for leaf in jax.tree.leaves(self):
             array = np.ascontiguousarray(leaf)
             digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(array)
+            digest.update(array.data)
         return digest.hexdigest()
 
 
@@ -117,9 +117,7 @@ def split(
         raise InputError(f"held_out_fraction is {held_out_fraction}; it must lie strictly between 0 and 1")
     slices = transitions.episode_slices
     if len(slices) < 2:
-        raise InputError(
-            "the data is a single episode, which cannot be split by episode; record at least two"
-        )
+        raise InputError("the data is a single episode, which cannot be split by episode; record at least two")
     held_out_count = min(max(1, round(held_out_fraction * len(slices))), len(slices) - 1)
     chosen = np.random.default_rng(seed).permutation(len(slices))[:held_out_count]
     held_out = np.zeros(len(transitions), bool)

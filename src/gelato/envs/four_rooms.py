@@ -6,7 +6,7 @@ cells are on foot.
 """
 
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -75,7 +75,7 @@ class FourRooms(gymnasium.Env[np.ndarray, np.int64]):
     reaching it pays 1 and terminates. `reset(options={"cell": (row, column)})` starts from a given cell.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 8}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 8}
 
     def __init__(self, render_mode: str | None = None, goal: Cell | None = None) -> None:
         if goal is not None and not _is_free(goal):
@@ -107,7 +107,7 @@ class FourRooms(gymnasium.Env[np.ndarray, np.int64]):
         reached = self.cell == self.goal
         return position(np.array(self.cell)), float(reached), reached, False, {"cell": self.cell}
 
-    def render(self) -> UInt8[np.ndarray, "height width 3"]:  # type: ignore[override]
+    def render(self) -> UInt8[np.ndarray, "height width 3"]:
         """The room plan as an image: walls dark, free cells light, the goal green, the agent orange."""
         pixels_per_cell = 16
         image = np.where(FREE[..., None], np.array([240, 240, 235]), np.array([60, 60, 70])).astype(np.uint8)

@@ -1,0 +1,1 @@
+"""Figures and tables: reads what other stages made, never trains."""
