@@ -75,7 +75,10 @@ class FourRooms(gymnasium.Env[np.ndarray, np.int64]):
     reaching it pays 1 and terminates. `reset(options={"cell": (row, column)})` starts from a given cell.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 8}
+    metadata = {  # noqa: RUF012 - Gymnasium declares it as an instance variable
+        "render_modes": ["rgb_array"],
+        "render_fps": 8,
+    }
 
     def __init__(self, render_mode: str | None = None, goal: Cell | None = None) -> None:
         if goal is not None and not _is_free(goal):

@@ -1,0 +1,42 @@
+"""The command line: `gelato GROUP COMMAND`; a module of this package for each group.
+
+Commands import what they need when they run, so that `--help` answers at once.
+"""
+
+import errno
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from tyro.extras import SubcommandApp
+
+from gelato.cli.data import data
+from gelato.errors import InputError
+
+_DESCRIPTION = """Offline reinforcement learning that knows where its model can be trusted.
+
+Start with `gelato data list`; then `gelato data info four-rooms`."""
+
+app = SubcommandApp()
+app.command(data, name="data", help="See, make and import logged transitions.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; bad input ends in one line on standard error and exit code 2."""
+    try:
+        app.cli(prog="gelato", description=_DESCRIPTION, args=arguments)
+    except InputError as error:
+        _fail(str(error), 2)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail("the disk is full; nothing was kept of what was being written. Free some space and run again", 2)
+        if error.errno in (errno.EACCES, errno.EROFS):
+            _fail(f"{error.filename}: no permission to write there", 2)
+        raise
+    except KeyboardInterrupt:
+        _fail("interrupted; what was finished before is kept, nothing half-written is left", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"gelato: {message}", markup=False)
+    sys.exit(code)

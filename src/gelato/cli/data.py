@@ -1,0 +1,151 @@
+"""`gelato data`: see, make and import logged transitions."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import Positional
+from tyro.extras import SubcommandApp
+
+from gelato.cli.output import print_fields, print_json, print_table
+
+data = SubcommandApp()
+
+Ref = Annotated[
+    str,
+    tyro.conf.arg(
+        metavar="REF",
+        help="A dataset's name (`gelato data list`), minari:ID, d4rl:PATH or file:PATH; options follow as ,key=value: "
+        "hopper-medium,transitions=50000,seed=1 or file:log.npz,observations=obs,low=-2,high=2",
+    ),
+]
+
+
+@data.command(name="list")
+def list_() -> None:
+    """List the named datasets and which of them are made already."""
+    from gelato.data import store
+    from gelato.data.recipes import RECIPES
+    from gelato.data.reference import Named, made_before
+
+    rows = []
+    for recipe in RECIPES.values():
+        default = Named(recipe, recipe.transitions)
+        made = ([default] if store.exists(default.dataset_id) else []) + made_before(recipe)
+        sizes = ", ".join(f"{named.transitions:,} (seed {named.seed})" for named in made)
+        rows.append((recipe.name, f"{recipe.transitions:,}", recipe.description, sizes or "-"))
+    print_table(("name", "transitions", "made of", "made here"), rows)
+
+
+@data.command
+def make(
+    name: Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]],
+    transitions: int | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+) -> None:
+    """Generate a named dataset in the real simulator and store it with Minari.
+
+    Same name, seed and size: the same transitions, whatever the number of workers.
+
+    Args:
+        name: A name from `gelato data list`.
+        transitions: How many transitions; the name's own default if not given.
+        seed: Seed of the simulator and the policies.
+        workers: Processes to run in parallel; as many as there are cores if not given.
+    """
+    from gelato.data.recipes import recipe_named
+    from gelato.data.reference import Named
+    from gelato.data.reference import make as make_dataset
+    from gelato.errors import InputError
+
+    recipe = recipe_named(name)
+    for flag, value, least in (("--transitions", transitions, 1), ("--seed", seed, 0), ("--workers", workers, 1)):
+        if value is not None and value < least:
+            raise InputError(f"{flag} {value} must be at least {least}")
+    named = Named(recipe, transitions or recipe.transitions, seed)
+    made = make_dataset(named, workers=workers)
+    print_fields(
+        f"{named.reference} {'made' if made else 'was there already'}",
+        {"Minari id": named.dataset_id, "transitions": f"{named.transitions:,}", "seed": str(seed)},
+    )
+
+
+@data.command
+def info(reference: Positional[Ref], json: bool = False, plot: Path | None = None) -> None:
+    """Summarise a dataset: counts, lengths, returns, score, ranges, ends.
+
+    A named dataset that is not there yet is made first.
+
+    Args:
+        reference: The data.
+        json: Print one JSON object and nothing else.
+        plot: Also draw histograms and the states' distribution into this file (.png, .pdf or .svg).
+    """
+    from gelato.data.reference import load
+    from gelato.data.summary import summarise
+
+    if plot is not None:
+        from gelato.report.style import check_figure_path
+
+        check_figure_path(plot)
+    dataset = load(reference)
+    summary = summarise(dataset)
+    if plot is not None:
+        from gelato.report.data_figure import draw_dataset
+
+        draw_dataset(dataset, plot)
+    if json:
+        print_json(summary)
+    else:
+        print_fields(summary["reference"], _readable(summary))
+
+
+@data.command(name="import")
+def import_(reference: Positional[Ref], name: str) -> None:
+    """Copy a dataset into Minari's store, where any Minari program can open it.
+
+    Steps whose successor the source does not hold are left out: Minari stores every successor.
+
+    Args:
+        reference: The data.
+        name: The Minari id to store it under, such as mine/log-v0.
+    """
+    from gelato.data import store
+    from gelato.data.reference import load
+
+    dataset_id = store.checked_id(name)
+    dataset = load(reference)
+    written = store.write_transitions(dataset_id, dataset, description=f"Imported from {Path(reference).name}.")
+    left_out = len(dataset.transitions) - len(written)
+    print_fields(
+        f"{reference} imported",
+        {"reference": f"minari:{dataset_id}", "transitions": f"{len(written):,}", "left out": f"{left_out:,}"},
+    )
+
+
+def _readable(summary: dict[str, Any]) -> dict[str, str]:
+    def span(name: str, form: str) -> str:
+        mean, std = summary[f"{name}_mean"], summary[f"{name}_std"]
+        return f"{mean:{form}} ± {std:{form}} (from {summary[f'{name}_min']:{form}} to {summary[f'{name}_max']:{form}})"
+
+    score, space = summary["normalised_score"], summary["actions"]
+    fields = {
+        "environment": summary["environment"] or "unknown",
+        "transitions": f"{summary['transitions']:,} in {summary['episodes']:,} episodes",
+        "without successor": f"{summary['without_successor']:,}",
+        "episodes end by": f"{summary['terminations']:,} terminations, {summary['truncations']:,} truncations",
+        "length": span("length", ",.1f"),
+        "return": span("return", ",.1f"),
+        "normalised score": "no reference returns for this environment" if score is None else f"{score:.1f}",
+        "reward": "{:.4g} to {:.4g}".format(*summary["reward_range"]),
+        "observations": f"shape {tuple(summary['observation_shape'])}, "
+        f"{min(summary['state_low']):.4g} to {max(summary['state_high']):.4g}",
+    }
+    if "discrete" in space:
+        counts = ", ".join(f"{count:,}" for count in summary["action_counts"])
+        fields["actions"] = f"{space['discrete']} discrete; taken {counts} times"
+    else:
+        low, high = summary["action_range"]
+        fields["actions"] = f"{len(low)} continuous, {min(low):.4g} to {max(high):.4g}"
+    return fields | {"memory": f"{summary['bytes'] / 1e6:,.1f} MB", "fingerprint": summary["fingerprint"]}

@@ -1,0 +1,31 @@
+"""How commands print: a table for people, one JSON object for programs."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_json(record: Mapping[str, Any]) -> None:
+    """Print one JSON object and nothing else."""
+    Console(soft_wrap=True, highlight=False).print(json.dumps(record), markup=False)
+
+
+def print_fields(title: str, fields: Mapping[str, str]) -> None:
+    """Print names and values, one pair a line."""
+    table = Table(title=title, show_header=False, box=None, title_justify="left", title_style="bold")
+    table.add_column(style="dim")
+    table.add_column()
+    for name, value in fields.items():
+        table.add_row(name, value)
+    Console(highlight=False).print(table)
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print rows under headings."""
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)

@@ -1,0 +1,47 @@
+"""The policies that make the named datasets: uniform actions, and trained ones shipped as package data.
+
+NumPy only: workers that do nothing but step a simulator need no accelerator library.
+"""
+
+from collections.abc import Callable
+from importlib.resources import files
+
+import gymnasium
+import numpy as np
+from jaxtyping import Float
+
+Policy = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+_LOG_STD_RANGE = (-5.0, 2.0)
+
+
+def load_policy(name: str, action_space: gymnasium.Space[np.ndarray]) -> Policy:
+    """The policy called `random`, or a trained one such as `hopper-medium`."""
+    if name == "random":
+        return _uniform(action_space)
+    with (files("gelato.data") / "policies" / f"{name}.npz").open("rb") as file:
+        weights = {key: np.asarray(value, np.float32) for key, value in np.load(file).items()}
+
+    def act(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return tanh_gaussian(weights, observation, rng)
+
+    return act
+
+
+def _uniform(space: gymnasium.Space[np.ndarray]) -> Policy:
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return lambda _, rng: np.asarray(rng.integers(space.n))
+    if isinstance(space, gymnasium.spaces.Box):
+        return lambda _, rng: rng.uniform(space.low, space.high).astype(np.float32)
+    raise TypeError(f"no uniform policy for {space}")
+
+
+def tanh_gaussian(
+    weights: dict[str, np.ndarray], observation: Float[np.ndarray, " state"], rng: np.random.Generator
+) -> Float[np.ndarray, " action"]:
+    """`tanh(μ + σ ε)` with `(μ, log σ)` from two hidden ReLU layers."""
+    hidden = np.maximum(observation.astype(np.float32) @ weights["w0"] + weights["b0"], 0)
+    hidden = np.maximum(hidden @ weights["w1"] + weights["b1"], 0)
+    mean, log_std = np.split(hidden @ weights["w2"] + weights["b2"], 2)
+    noise = rng.standard_normal(mean.shape, dtype=np.float32)
+    return np.tanh(mean + np.exp(np.clip(log_std, *_LOG_STD_RANGE)) * noise)

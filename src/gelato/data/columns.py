@@ -1,0 +1,183 @@
+"""Raw columns, as files hold them, checked and assembled into `Transitions`.
+
+Every loader ends here, so that a check is written once. A failed check names the source, the field and the row.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int, Num, Shaped
+
+from gelato.data.spaces import ActionSpace, Continuous, Discrete
+from gelato.data.transitions import Transitions
+from gelato.errors import InputError
+
+Column = Shaped[np.ndarray, "n *value"]
+
+# Actions are stored in float32, often after arithmetic in float64: a bound may be passed by rounding alone.
+_ACTION_TOLERANCE = 1e-4
+
+
+@dataclass
+class Columns:
+    """Columns as recorded: `next_observations` and `timeouts` may be absent, and `source` is what errors name."""
+
+    source: str
+    observations: Column
+    actions: Column
+    rewards: Column
+    next_observations: Column | None = None
+    terminals: Column | None = None
+    timeouts: Column | None = None
+    action_space: ActionSpace | None = None
+    episode_limit: int | None = None
+
+
+def assemble(columns: Columns) -> Transitions:
+    """Check columns and turn them into transitions, with episodes apart and every successor where it belongs."""
+    _check_lengths(columns)
+    states = _floats(columns.observations, columns.source, "observations")
+    observation_shape = states.shape[1:]
+    rewards = _floats(columns.rewards, columns.source, "rewards").reshape(len(states), -1)
+    if rewards.shape[1] != 1:
+        raise InputError(f"{columns.source}: rewards has {rewards.shape[1]} values a row; it must have one")
+    terminated = _flags(columns.terminals, columns.source, "terminals", len(states))
+    next_states = None
+    if columns.next_observations is not None:
+        next_states = _floats(columns.next_observations, columns.source, "next_observations")
+        if next_states.shape != states.shape:
+            raise InputError(
+                f"{columns.source}: next_observations has shape {next_states.shape}, observations {states.shape}; "
+                "they must agree"
+            )
+    truncated = _truncations(columns, states, next_states, terminated)
+    has_successor = np.ones(len(states), bool)
+    if next_states is None:
+        has_successor = ~(terminated | truncated)
+        next_states = _shifted(states, has_successor)
+    actions, space = _actions(columns)
+    return Transitions(
+        states=states.reshape(len(states), -1),
+        actions=actions,
+        rewards=rewards[:, 0],
+        next_states=next_states.reshape(len(states), -1),
+        terminated=terminated,
+        truncated=truncated,
+        has_successor=has_successor,
+        observation_shape=observation_shape,
+        action_space=space,
+    )
+
+
+def _check_lengths(columns: Columns) -> None:
+    length = len(columns.observations)
+    if length == 0:
+        raise InputError(f"{columns.source}: observations is empty; the dataset holds no transitions")
+    for field in ("actions", "rewards", "next_observations", "terminals", "timeouts"):
+        column = getattr(columns, field)
+        if column is not None and (column.ndim == 0 or len(column) != length):
+            rows = "no rows" if column.ndim == 0 else f"{len(column)} rows"
+            raise InputError(
+                f"{columns.source}: {field} has {rows}, observations {length}; every field must have one row a step"
+            )
+
+
+def _floats(column: Column, source: str, field: str) -> Num[np.ndarray, "n *value"]:
+    if not np.issubdtype(column.dtype, np.number) and column.dtype != bool:
+        raise InputError(f"{source}: {field} holds {column.dtype}, not numbers")
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(column, dtype=np.float32)
+    # A sum is finite only if every value is: one fast pass in the usual case, no mask of the array's size.
+    if not np.isfinite(values.sum(dtype=np.float64)):
+        row = int(np.argmin(np.isfinite(values).reshape(len(values), -1).all(axis=1)))
+        value = values[row].ravel()
+        bad = value[~np.isfinite(value)][0]
+        raise InputError(f"{source}: {field} holds {bad} in row {row}; remove or repair that row")
+    return values
+
+
+def _flags(column: Column | None, source: str, field: str, length: int) -> Bool[np.ndarray, " n"]:
+    if column is None:
+        return np.zeros(length, bool)
+    flags = column.reshape(length, -1)
+    if flags.shape[1] != 1:
+        raise InputError(f"{source}: {field} has {flags.shape[1]} values a row; it must have one")
+    odd = (flags[:, 0] != 0) & (flags[:, 0] != 1)
+    if odd.any():
+        row = int(np.argmax(odd))
+        raise InputError(f"{source}: {field} holds {flags[row, 0]} in row {row}; flags must be 0 or 1")
+    return flags[:, 0].astype(bool)
+
+
+def _truncations(
+    columns: Columns,
+    states: Num[np.ndarray, "n *value"],
+    next_states: Num[np.ndarray, "n *value"] | None,
+    terminated: Bool[np.ndarray, " n"],
+) -> Bool[np.ndarray, " n"]:
+    """Which rows end an episode without terminating it."""
+    truncated = _flags(columns.timeouts, columns.source, "timeouts", len(states))
+    if columns.timeouts is None and next_states is not None:
+        # Without time-out flags, an episode ends where a row's successor is not the next row's state.
+        jumps = (next_states[:-1] != states[1:]).reshape(len(states) - 1, -1).any(axis=1)
+        truncated[:-1] |= jumps & ~terminated[:-1]
+    elif columns.timeouts is None and columns.episode_limit is not None:
+        truncated |= _limit_reached(terminated, columns.episode_limit)
+    truncated[-1] |= not terminated[-1]
+    return truncated
+
+
+def _limit_reached(terminated: Bool[np.ndarray, " n"], limit: int) -> Bool[np.ndarray, " n"]:
+    """Which steps are the `limit`-th of their episode, when only terminations and that time limit end one."""
+    steps = np.arange(len(terminated))
+    starts = np.concatenate([[0], np.flatnonzero(terminated) + 1])
+    since_start = steps - starts[np.searchsorted(starts, steps, side="right") - 1]
+    return (since_start + 1) % limit == 0
+
+
+def _shifted(states: Num[np.ndarray, "n *value"], has_successor: Bool[np.ndarray, " n"]) -> Num[np.ndarray, "n *value"]:
+    """Each row's successor taken from the row below; a row without one holds its own state, which is finite."""
+    successors = states.copy()
+    successors[:-1][has_successor[:-1]] = states[1:][has_successor[:-1]]
+    return successors
+
+
+def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpace]:
+    raw, source, space = columns.actions, columns.source, columns.action_space
+    values = _floats(raw, source, "actions").reshape(len(raw), -1)
+    if space is None:
+        space = _inferred_space(raw, values)
+    if isinstance(space, Discrete):
+        return _discrete_actions(values, space, source), space
+    if values.shape[1] != space.size:
+        raise InputError(f"{source}: actions has {values.shape[1]} values a row, the action space {space.size}")
+    low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
+    outside = (values < low - _ACTION_TOLERANCE) | (values > high + _ACTION_TOLERANCE)
+    if outside.any():
+        row, column = map(int, np.argwhere(outside)[0])
+        raise InputError(
+            f"{source}: actions holds {values[row, column]:.6g} in row {row}, column {column}, "
+            f"outside the space [{low[column]:.6g}, {high[column]:.6g}]"
+        )
+    return np.clip(values, low, high, out=values if values.flags.writeable else None), space
+
+
+def _inferred_space(raw: Column, values: Num[np.ndarray, "n action"]) -> ActionSpace:
+    """For files that do not say: integers are discrete, numbers in [−1, 1] fill that box, others their own range."""
+    if np.issubdtype(raw.dtype, np.integer) and values.shape[1] == 1:
+        return Discrete(max(int(values.max()) + 1, 2))
+    low, high = values.min(axis=0), values.max(axis=0)
+    if (low >= -1 - _ACTION_TOLERANCE).all() and (high <= 1 + _ACTION_TOLERANCE).all():
+        return Continuous((-1.0,) * values.shape[1], (1.0,) * values.shape[1])
+    return Continuous(tuple(map(float, low)), tuple(map(float, high)))
+
+
+def _discrete_actions(values: Num[np.ndarray, "n action"], space: Discrete, source: str) -> Int[np.ndarray, " n"]:
+    if values.shape[1] != 1:
+        raise InputError(f"{source}: actions has {values.shape[1]} values a row; a discrete action is one integer")
+    actions = values[:, 0]
+    outside = (actions != np.round(actions)) | (actions < 0) | (actions >= space.n)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise InputError(f"{source}: actions holds {actions[row]:g} in row {row}, outside the space 0…{space.n - 1}")
+    return actions.astype(np.int32)

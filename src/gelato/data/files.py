@@ -1,0 +1,120 @@
+"""Files of transitions: D4RL's HDF5 layouts (v0, v1, v2) and plain `.npz` / `.hdf5` / `.h5`."""
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from gelato.data.columns import Columns, assemble
+from gelato.data.spaces import ActionSpace, Continuous
+from gelato.data.transitions import Transitions
+from gelato.envs.scores import task_of
+from gelato.errors import InputError
+
+# The names each field goes by, the commonest first.
+FIELD_NAMES = {
+    "observations": ("observations", "observation", "obs", "states", "state"),
+    "actions": ("actions", "action", "acts"),
+    "rewards": ("rewards", "reward", "rews"),
+    "next_observations": ("next_observations", "next_observation", "next_obs", "next_states", "next_state"),
+    "terminals": ("terminals", "terminations", "terminated", "terminal", "dones"),
+    "timeouts": ("timeouts", "truncations", "truncated", "episode_terminals"),
+}
+_REQUIRED = ("observations", "actions", "rewards")
+
+# D4RL's locomotion environments all stop after this many steps; v0 files do not mark it.
+_D4RL_EPISODE_LIMIT = 1000
+
+Read = Callable[[str], np.ndarray]
+
+
+def load_d4rl(path: Path) -> Transitions:
+    """Read a D4RL HDF5 file of any layout; actions of these tasks live in `[−1, 1]`."""
+    with _open(path) as (names, read):
+        columns = _columns(path, names, read, {})
+    if task_of(path.name) is not None:
+        columns.episode_limit = _D4RL_EPISODE_LIMIT
+    size = columns.actions.reshape(len(columns.actions), -1).shape[1] if columns.actions.ndim else 1
+    columns.action_space = Continuous((-1.0,) * size, (1.0,) * size)
+    return assemble(columns)
+
+
+def load_file(
+    path: Path, names: Mapping[str, str] | None = None, action_space: ActionSpace | None = None
+) -> Transitions:
+    """Read a plain file; `names` maps our field names to the file's where they are not the usual ones."""
+    with _open(path) as (available, read):
+        columns = _columns(path, available, read, names or {})
+    columns.action_space = action_space
+    return assemble(columns)
+
+
+def _columns(path: Path, available: set[str], read: Read, names: Mapping[str, str]) -> Columns:
+    chosen = {}
+    for field, usual in FIELD_NAMES.items():
+        candidates = (names[field],) if field in names else usual
+        found = next((name for name in candidates if name in available), None)
+        if found is None and (field in _REQUIRED or field in names):
+            present = ", ".join(sorted(available)) or "no fields"
+            raise InputError(
+                f"{path}: no field {' or '.join(candidates)}; the file has {present}. "
+                f"Name the field with ,{field}=NAME after the path"
+            )
+        chosen[field] = found
+    observations, actions, rewards = (read(str(chosen[field])) for field in _REQUIRED)
+    optional = {field: read(name) for field, name in chosen.items() if name is not None and field not in _REQUIRED}
+    return Columns(str(path), observations, actions, rewards, **optional)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[tuple[set[str], Read]]:
+    """The names of a file's arrays, and a function that reads one."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name the file inside it")
+    if path.suffix == ".npz":
+        with _open_npz(path) as opened:
+            yield opened
+    elif path.suffix in (".hdf5", ".h5"):
+        with _open_hdf5(path) as opened:
+            yield opened
+    else:
+        raise InputError(f"{path}: unknown file type {path.suffix or '(none)'}; use .npz, .hdf5 or .h5")
+
+
+@contextmanager
+def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
+    try:
+        archive = np.load(path)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not a readable .npz file, perhaps cut short ({error})") from error
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return archive[name]
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path}: field {name} cannot be read ({error})") from error
+
+    with archive:
+        yield set(archive.files), read
+
+
+@contextmanager
+def _open_hdf5(path: Path) -> Iterator[tuple[set[str], Read]]:
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise InputError(f"{path}: not a readable HDF5 file, perhaps cut short ({error})") from error
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return np.asarray(file[name][()])
+        except OSError as error:
+            raise InputError(f"{path}: field {name} cannot be read, the file is damaged ({error})") from error
+
+    with file:
+        yield {name for name, item in file.items() if isinstance(item, h5py.Dataset)}, read

@@ -1,0 +1,154 @@
+"""Make episodes in the real simulator, on all cores, the same whatever the number of workers.
+
+Every episode draws from a generator seeded by `(seed, policy, episode)` alone, so it does not matter which worker
+runs it or when; episodes are handed out in order, and the last of each policy is cut to the requested total.
+"""
+
+import os
+import signal
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from gelato.data.behaviour import Policy, load_policy
+from gelato.data.recipes import Recipe
+
+# Steps a task of a worker should take: long against the cost of handing it out, short against the whole.
+_STEPS_PER_TASK = 2_000
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode: `steps + 1` observations, `steps` actions and rewards, and how it ended."""
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: bool
+    seed: int | None
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def cut(self, steps: int) -> "Episode":
+        """The first `steps` steps, truncated there."""
+        return Episode(
+            self.observations[: steps + 1], self.actions[:steps], self.rewards[:steps], terminated=False, seed=self.seed
+        )
+
+
+def generate(recipe: Recipe, transitions: int, *, seed: int, workers: int | None = None) -> Iterator[Episode]:
+    """Yield episodes that hold exactly `transitions` steps, an equal share from each of the recipe's policies."""
+    workers = workers or os.cpu_count() or 1
+    with _executor(workers) as executor:
+        for index in range(len(recipe.policies)):
+            share = transitions * (index + 1) // len(recipe.policies) - transitions * index // len(recipe.policies)
+            yield from _share(recipe, index, share, seed, workers, executor)
+
+
+def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -> list[Episode]:
+    """Run the episodes of those numbers, one after the other."""
+    environment, policy = _prepared(recipe.environment, recipe.policies[policy_index])
+    episodes = []
+    for number in numbers:
+        sequence = np.random.SeedSequence([seed, policy_index, number])
+        # Minari keeps the seed in a signed field.
+        reset_seed = int(sequence.generate_state(1)[0] >> 1)
+        rng = np.random.default_rng(sequence)
+        episodes.append(_run_episode(environment, policy, recipe.episode_steps, reset_seed, rng))
+    return episodes
+
+
+@cache
+def _prepared(environment_id: str, policy_name: str) -> tuple[gymnasium.Env[Any, Any], Policy]:
+    environment = gymnasium.make(environment_id, disable_env_checker=True)
+    return environment, load_policy(policy_name, environment.action_space)
+
+
+def _run_episode(
+    environment: gymnasium.Env[Any, Any],
+    policy: Policy,
+    episode_steps: int | None,
+    reset_seed: int,
+    rng: np.random.Generator,
+) -> Episode:
+    observation, _ = environment.reset(seed=reset_seed)
+    observations = [observation]
+    actions: list[np.ndarray] = []
+    rewards: list[float] = []
+    terminated = truncated = False
+    while not (terminated or truncated or len(rewards) == episode_steps):
+        action = policy(observation, rng)
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        observations.append(observation)
+        actions.append(action)
+        rewards.append(float(reward))
+    return Episode(np.array(observations), np.array(actions), np.array(rewards), bool(terminated), reset_seed)
+
+
+def _share(
+    recipe: Recipe, policy_index: int, transitions: int, seed: int, workers: int, executor: Executor | None
+) -> Iterator[Episode]:
+    """Episodes of one policy, in order, until its share is full."""
+    waiting: deque[Future[list[Episode]]] = deque()
+    next_number = finished_episodes = finished_steps = 0
+    while finished_steps < transitions:
+        while len(waiting) < (2 * workers if executor else 1):
+            mean_steps = max(finished_steps / max(finished_episodes, 1), 1)
+            goal = min(_STEPS_PER_TASK, transitions / (4 * workers))
+            # Before any length is known, a single episode: it may well fill the task.
+            count = max(1, round(goal / mean_steps)) if finished_episodes else 1
+            numbers = range(next_number, next_number + count)
+            next_number = numbers.stop
+            waiting.append(_submit(executor, recipe, policy_index, seed, numbers))
+        for episode in waiting.popleft().result():
+            remaining = transitions - finished_steps
+            if remaining == 0:
+                break
+            kept = episode if len(episode) <= remaining else episode.cut(remaining)
+            finished_episodes, finished_steps = finished_episodes + 1, finished_steps + len(kept)
+            yield kept
+    for future in waiting:
+        future.cancel()
+
+
+def _submit(
+    executor: Executor | None, recipe: Recipe, policy_index: int, seed: int, numbers: range
+) -> Future[list[Episode]]:
+    if executor is not None:
+        return executor.submit(run_episodes, recipe, policy_index, seed, numbers)
+    done: Future[list[Episode]] = Future()
+    done.set_result(run_episodes(recipe, policy_index, seed, numbers))
+    return done
+
+
+@contextmanager
+def _executor(workers: int) -> Iterator[Executor | None]:
+    """A pool of fresh processes with one linear-algebra thread each; nothing at all for a single worker."""
+    if workers == 1:
+        yield None
+        return
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    # Spawned, not forked: a forked child of a process that has started JAX's threads can hang.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches every process of the terminal; the parent alone answers it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

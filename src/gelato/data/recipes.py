@@ -1,0 +1,58 @@
+"""The datasets that have a name, and how each is made."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from gelato.envs import FOUR_ROOMS
+from gelato.errors import InputError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`transitions` steps in `environment`, an equal share from each policy.
+
+    `episode_steps` cuts every episode after so many steps: with 1, each sample starts from a fresh state.
+    """
+
+    name: str
+    environment: str
+    policies: tuple[str, ...]
+    transitions: int
+    description: str
+    episode_steps: int | None = None
+
+
+def _locomotion(task: str, environment: str) -> tuple[Recipe, ...]:
+    return (
+        Recipe(f"{task}-random", environment, ("random",), 1_000_000, "uniform actions"),
+        Recipe(f"{task}-medium", environment, (f"{task}-medium",), 1_000_000, "partly trained policy"),
+        Recipe(
+            f"{task}-medium-expert",
+            environment,
+            (f"{task}-medium", f"{task}-expert"),
+            2_000_000,
+            "half partly trained, half expert",
+        ),
+    )
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("four-rooms", FOUR_ROOMS, ("random",), 10_000, "random moves, random positions", episode_steps=1),
+        *_locomotion("hopper", "Hopper-v5"),
+        *_locomotion("walker2d", "Walker2d-v5"),
+        *_locomotion("halfcheetah", "HalfCheetah-v5"),
+    )
+}
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of that name, or an error that suggests the nearest."""
+    if name in RECIPES:
+        return RECIPES[name]
+    near = get_close_matches(name, RECIPES, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "`gelato data list` shows the names"
+    raise InputError(
+        f"no dataset is called {name!r}; {hint} (a file is d4rl:PATH or file:PATH, a Minari dataset minari:ID)"
+    )

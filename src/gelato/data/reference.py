@@ -1,0 +1,171 @@
+"""A reference names data, the same on the command line and in Python: `load("hopper-medium")`.
+
+| reference | data |
+|---|---|
+| `hopper-medium` | a named dataset, made on first use |
+| `hopper-medium,transitions=50000,seed=1` | the same recipe, another size or seed |
+| `minari:ID` | a Minari dataset, local or remote |
+| `d4rl:PATH` | a D4RL HDF5 file |
+| `file:PATH` | a plain `.npz`, `.hdf5` or `.h5` file |
+| `file:PATH,observations=obs,low=-2,high=2` | the same, with other field names and the action range given |
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gelato.data import store
+from gelato.data.files import FIELD_NAMES, load_d4rl, load_file
+from gelato.data.generate import Episode, generate
+from gelato.data.recipes import Recipe, recipe_named
+from gelato.data.spaces import ActionSpace, Continuous, Discrete
+from gelato.data.transitions import Dataset
+from gelato.errors import InputError
+from gelato.progress import note, progress
+
+_OPTIONS = {
+    "named": ("transitions", "seed"),
+    "minari": (),
+    "d4rl": (),
+    "file": (*FIELD_NAMES, "low", "high", "discrete"),
+}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A parsed reference: the kind of source, the name or path in it, and its options."""
+
+    scheme: str
+    target: str
+    options: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A named dataset of a certain size and seed."""
+
+    recipe: Recipe
+    transitions: int
+    seed: int = 0
+
+    @property
+    def reference(self) -> str:
+        """The shortest reference that means just this dataset."""
+        if (self.transitions, self.seed) == (self.recipe.transitions, 0):
+            return self.recipe.name
+        return f"{self.recipe.name},transitions={self.transitions},seed={self.seed}"
+
+    @property
+    def dataset_id(self) -> str:
+        """Its id in Minari's store."""
+        size = "" if self.reference == self.recipe.name else f"-{self.transitions}-seed{self.seed}"
+        return f"gelato/{self.recipe.name}{size}-v0"
+
+
+def parse(reference: str) -> Reference:
+    """Take a reference apart; options are the `,key=value` at its end."""
+    prefix, colon, rest = reference.partition(":")
+    scheme, target = (prefix, rest) if colon and prefix in _OPTIONS else ("named", reference)
+    target, *pairs = target.split(",")
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or key not in _OPTIONS[scheme]:
+            known = ", ".join(_OPTIONS[scheme]) or "none"
+            raise InputError(f"{reference}: unknown option {pair!r}; a {scheme} reference knows: {known}")
+        options[key] = value
+    if not target:
+        raise InputError(f"{reference!r} names no data; write a dataset's name, minari:ID, d4rl:PATH or file:PATH")
+    return Reference(scheme, target, options)
+
+
+def load(reference: str) -> Dataset:
+    """Load the data a reference names, making a named dataset on first use."""
+    parsed = parse(reference)
+    if parsed.scheme == "named":
+        named = resolve(parsed)
+        make(named)
+        dataset = store.read(named.dataset_id, download=False)
+        return Dataset(named.reference, dataset.environment, dataset.transitions)
+    if parsed.scheme == "minari":
+        return store.read(parsed.target)
+    path = Path(parsed.target).expanduser()
+    if parsed.scheme == "d4rl":
+        return Dataset(reference, path.stem, load_d4rl(path))
+    names = {field: parsed.options[field] for field in FIELD_NAMES if field in parsed.options}
+    return Dataset(reference, None, load_file(path, names, _action_space(parsed.options)))
+
+
+def resolve(parsed: Reference) -> Named:
+    """Which size and seed a name means: as given, else the default's, else the largest of that name made before."""
+    recipe = recipe_named(parsed.target)
+    default = Named(recipe, recipe.transitions)
+    if parsed.options:
+        transitions = _whole(parsed, "transitions", recipe.transitions, least=1)
+        return Named(recipe, transitions, _whole(parsed, "seed", 0, least=0))
+    if not store.exists(default.dataset_id):
+        made = made_before(recipe)
+        if made:
+            note(f"{recipe.name} means {made[0].reference}, made here before; ask for another with ,transitions=N")
+            return made[0]
+    return default
+
+
+def made_before(recipe: Recipe) -> list[Named]:
+    """The sizes and seeds of a recipe that the store holds, largest first."""
+    found = []
+    for folder in (store.store_root() / "gelato").glob(f"{recipe.name}-*-seed*-v0"):
+        size, _, seed = folder.name.removeprefix(f"{recipe.name}-").removesuffix("-v0").partition("-seed")
+        if size.isdigit() and seed.isdigit() and store.exists(f"gelato/{folder.name}"):
+            found.append(Named(recipe, int(size), int(seed)))
+    return sorted(found, key=lambda named: (-named.transitions, named.seed))
+
+
+def make(named: Named, *, workers: int | None = None) -> bool:
+    """Generate a named dataset into Minari's store; False if it was there already."""
+    if store.exists(named.dataset_id):
+        return False
+    recipe = named.recipe
+    with progress(f"making {named.recipe.name}", named.transitions) as advance:
+
+        def counted() -> Iterator[Episode]:
+            for episode in generate(recipe, named.transitions, seed=named.seed, workers=workers):
+                advance(len(episode))
+                yield episode
+
+        store.write(
+            named.dataset_id,
+            counted(),
+            named.transitions,
+            env=recipe.environment,
+            algorithm_name=" + ".join(recipe.policies),
+            author="The GELATO developers",
+            description=f"{recipe.environment}, {recipe.description}; seed {named.seed}.",
+            requirements=["gelato-rl"] if recipe.environment.startswith("gelato/") else ["gymnasium[mujoco]"],
+        )
+    return True
+
+
+def _whole(parsed: Reference, option: str, default: int, *, least: int) -> int:
+    text = parsed.options.get(option, str(default)).replace("_", "")
+    if not text.isdigit() or int(text) < least:
+        raise InputError(f"{parsed.target}: {option}={text} must be a whole number of at least {least}")
+    return int(text)
+
+
+def _action_space(options: dict[str, str]) -> ActionSpace | None:
+    if "discrete" in options:
+        if not options["discrete"].isdigit() or int(options["discrete"]) < 2:
+            raise InputError(f"discrete={options['discrete']} must be the number of actions, at least 2")
+        return Discrete(int(options["discrete"]))
+    if ("low" in options) != ("high" in options):
+        raise InputError("the action range needs both low= and high=")
+    if "low" not in options:
+        return None
+    try:
+        low, high = (tuple(float(part) for part in options[key].split("/")) for key in ("low", "high"))
+    except ValueError as error:
+        raise InputError("low= and high= take numbers, one for each action dimension, separated by /") from error
+    if len(low) != len(high) or any(a >= b for a, b in zip(low, high)):
+        raise InputError(f"low={options['low']} must lie below high={options['high']} in every dimension")
+    return Continuous(low, high)

@@ -1,0 +1,57 @@
+"""What a dataset holds, in numbers."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from gelato.data.spaces import Discrete
+from gelato.data.transitions import Dataset, Transitions
+from gelato.envs.scores import normalised_score
+
+
+def episode_returns(transitions: Transitions) -> Float[np.ndarray, " episodes"]:
+    """The undiscounted return of each episode."""
+    starts = [rows.start for rows in transitions.episode_slices]
+    return np.add.reduceat(np.asarray(transitions.rewards, np.float64), starts)
+
+
+def episode_lengths(transitions: Transitions) -> Int[np.ndarray, " episodes"]:
+    """The number of steps of each episode."""
+    return np.array([rows.stop - rows.start for rows in transitions.episode_slices])
+
+
+def summarise(dataset: Dataset) -> dict[str, Any]:
+    """Counts, lengths, returns, score, ranges and ends, as plain values that print and serialise."""
+    data = dataset.transitions
+    returns, lengths = episode_returns(data), episode_lengths(data)
+    space = data.action_space
+    return {
+        "reference": dataset.reference,
+        "environment": dataset.environment,
+        "transitions": len(data),
+        "without_successor": int((~np.asarray(data.has_successor)).sum()),
+        "episodes": len(lengths),
+        "terminations": int(data.terminated.sum()),
+        "truncations": int((data.truncated & ~data.terminated).sum()),
+        "length_mean": float(lengths.mean()),
+        "length_std": float(lengths.std()),
+        "length_min": int(lengths.min()),
+        "length_max": int(lengths.max()),
+        "return_mean": float(returns.mean()),
+        "return_std": float(returns.std()),
+        "return_min": float(returns.min()),
+        "return_max": float(returns.max()),
+        "normalised_score": normalised_score(dataset.environment, float(returns.mean())),
+        "reward_range": [float(data.rewards.min()), float(data.rewards.max())],
+        "observation_shape": list(data.observation_shape),
+        "state_low": data.states.min(axis=0).tolist(),
+        "state_high": data.states.max(axis=0).tolist(),
+        "actions": {"discrete": space.n} if isinstance(space, Discrete) else {"low": space.low, "high": space.high},
+        "action_counts": np.bincount(data.actions, minlength=space.n).tolist() if isinstance(space, Discrete) else None,
+        "action_range": None
+        if isinstance(space, Discrete)
+        else [data.actions.min(axis=0).tolist(), data.actions.max(axis=0).tolist()],
+        "bytes": data.nbytes,
+        "fingerprint": data.fingerprint(),
+    }

@@ -1,0 +1,62 @@
+"""A dataset at a glance: returns, lengths, rewards, and where its states lie."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gelato.data.summary import episode_lengths, episode_returns
+from gelato.data.transitions import Dataset, Transitions
+from gelato.report.style import BLUE, GREY, INK, save
+
+
+def draw_dataset(dataset: Dataset, path: Path) -> None:
+    """Draw histograms of episodes and steps, and the states: a map in two dimensions, ranges in more."""
+    data = dataset.transitions
+    figure = Figure(figsize=(9.5, 2.6), layout="constrained")
+    returns, lengths, rewards, states = figure.subplots(1, 4, width_ratios=(1, 1, 1, 1.25))
+    _histogram(returns, episode_returns(data), "return of an episode", "episodes")
+    _histogram(lengths, episode_lengths(data), "length of an episode (steps)", "episodes")
+    _histogram(rewards, np.asarray(data.rewards), "reward of a step", "steps")
+    (_map if data.states.shape[1] == 2 else _ranges)(states, data)
+    figure.suptitle(
+        f"{dataset.reference}: {len(data):,} transitions, {len(data.episode_slices):,} episodes", fontsize=10
+    )
+    save(figure, path)
+
+
+def _histogram(axes: Axes, values: np.ndarray, label: str, unit: str) -> None:
+    if values.min() == values.max():
+        axes.bar([0], [len(values)], color=BLUE, width=0.4)
+        axes.set(xlim=(-1, 1), xticks=[0], xticklabels=[f"{values[0]:g}"])
+    else:
+        axes.hist(values, bins=40, color=BLUE)
+        axes.axvline(values.mean(), color=INK, linewidth=1, linestyle="--", label=f"mean {values.mean():.4g}")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.16), fontsize=8)
+    axes.ticklabel_format(axis="y", scilimits=(-3, 4))
+    axes.set(xlabel=label, ylabel=unit)
+
+
+def _map(axes: Axes, data: Transitions) -> None:
+    x, y = np.asarray(data.states).T
+    grid = len(np.unique(x)), len(np.unique(y))
+    bins = grid if max(grid) <= 60 else (60, 60)
+    counts, *edges = np.histogram2d(x, y, bins=bins)
+    shown = np.ma.masked_equal(counts.T, 0)
+    image = axes.pcolormesh(*edges, shown, rasterized=True)
+    axes.set(xlabel="state[0]", ylabel="state[1]", aspect="equal", facecolor=GREY)
+    axes.figure.colorbar(image, ax=axes, label="visits (grey: none)")
+
+
+def _ranges(axes: Axes, data: Transitions) -> None:
+    """Each dimension's 5th to 95th percentile in units of its own spread: skew and outliers show, units do not."""
+    rows = np.linspace(0, len(data) - 1, min(len(data), 100_000)).astype(int)
+    states = np.asarray(data.states)[rows]
+    spread = np.where(states.std(axis=0) > 0, states.std(axis=0), 1)
+    low, middle, high = np.percentile((states - states.mean(axis=0)) / spread, (5, 50, 95), axis=0)
+    dimensions = np.arange(states.shape[1])
+    axes.vlines(dimensions, low, high, color=BLUE, linewidth=3)
+    axes.plot(dimensions, middle, linestyle="none", marker="_", color=INK, markersize=7)
+    axes.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    axes.set(xlabel="state dimension", ylabel="(s − mean) / std, 5–95%")
