@@ -1,5 +1,37 @@
-"""GELATO: offline reinforcement learning that measures, along the data manifold, where its model can be trusted."""
+"""GELATO: offline reinforcement learning that measures, along the data manifold, where its model can be trusted.
+
+>>> import gelato
+>>> data = gelato.load("hopper-medium")
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from gelato.envs import register
+from gelato.errors import InputError
+
+if TYPE_CHECKING:
+    from gelato.data.reference import load
+    from gelato.data.summary import summarise
+    from gelato.data.transitions import Dataset, Standardiser, Transitions, split
+
+__version__ = "0.1.0"
+__all__ = ["Dataset", "InputError", "Standardiser", "Transitions", "load", "split", "summarise"]
+
+# Found on first use, so that a worker that only steps a simulator, or `gelato --help`, does not wait for JAX.
+_HOMES = {
+    "load": "gelato.data.reference",
+    "summarise": "gelato.data.summary",
+    "Dataset": "gelato.data.transitions",
+    "Standardiser": "gelato.data.transitions",
+    "Transitions": "gelato.data.transitions",
+    "split": "gelato.data.transitions",
+}
 
 register()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'gelato' has no attribute {name!r}")

@@ -22,6 +22,13 @@ def note(message: str) -> None:
 
 
 @contextmanager
+def working(description: str) -> Iterator[None]:
+    """Show that something of unknown length goes on."""
+    with Console(stderr=True).status(description):
+        yield
+
+
+@contextmanager
 def progress(description: str, total: int) -> Iterator[Advance]:
     """Show a bar with elapsed and remaining time; the value yielded takes `(steps, **fields)`.
 
@@ -36,7 +43,8 @@ def progress(description: str, total: int) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[status]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total, status="")
 
         def advance(steps: int = 1, **fields: str) -> None:

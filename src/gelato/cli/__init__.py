@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except InputError as error:
         _fail(str(error), 2)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             _fail("the disk is full; nothing was kept of what was being written. Free some space and run again", 2)
         if error.errno in (errno.EACCES, errno.EROFS):
             _fail(f"{error.filename}: no permission to write there", 2)

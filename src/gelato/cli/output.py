@@ -15,12 +15,14 @@ def print_json(record: Mapping[str, Any]) -> None:
 
 def print_fields(title: str, fields: Mapping[str, str]) -> None:
     """Print names and values, one pair a line."""
-    table = Table(title=title, show_header=False, box=None, title_justify="left", title_style="bold")
+    table = Table(show_header=False, box=None)
     table.add_column(style="dim")
     table.add_column()
     for name, value in fields.items():
         table.add_row(name, value)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(title, style="bold", markup=False, soft_wrap=True)
+    console.print(table)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

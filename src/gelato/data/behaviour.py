@@ -5,32 +5,34 @@ NumPy only: workers that do nothing but step a simulator need no accelerator lib
 
 from collections.abc import Callable
 from importlib.resources import files
+from typing import Any
 
 import gymnasium
 import numpy as np
 from jaxtyping import Float
 
-Policy = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+Action = np.ndarray | np.int64
+Policy = Callable[[np.ndarray, np.random.Generator], Action]
 
 _LOG_STD_RANGE = (-5.0, 2.0)
 
 
-def load_policy(name: str, action_space: gymnasium.Space[np.ndarray]) -> Policy:
+def load_policy(name: str, action_space: gymnasium.Space[Any]) -> Policy:
     """The policy called `random`, or a trained one such as `hopper-medium`."""
     if name == "random":
         return _uniform(action_space)
     with (files("gelato.data") / "policies" / f"{name}.npz").open("rb") as file:
         weights = {key: np.asarray(value, np.float32) for key, value in np.load(file).items()}
 
-    def act(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def act(observation: np.ndarray, rng: np.random.Generator) -> Action:
         return tanh_gaussian(weights, observation, rng)
 
     return act
 
 
-def _uniform(space: gymnasium.Space[np.ndarray]) -> Policy:
+def _uniform(space: gymnasium.Space[Any]) -> Policy:
     if isinstance(space, gymnasium.spaces.Discrete):
-        return lambda _, rng: np.asarray(rng.integers(space.n))
+        return lambda _, rng: rng.integers(space.n)
     if isinstance(space, gymnasium.spaces.Box):
         return lambda _, rng: rng.uniform(space.low, space.high).astype(np.float32)
     raise TypeError(f"no uniform policy for {space}")

@@ -6,13 +6,14 @@ Every loader ends here, so that a check is written once. A failed check names th
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int, Num, Shaped
+from jaxtyping import Bool, Int, Num
 
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Transitions
 from gelato.errors import InputError
 
-Column = Shaped[np.ndarray, "n *value"]
+# As recorded: nothing about lengths, shapes or types holds before `assemble` has checked it.
+Column = np.ndarray
 
 # Actions are stored in float32, often after arithmetic in float64: a bound may be passed by rounding alone.
 _ACTION_TOLERANCE = 1e-4
@@ -119,9 +120,9 @@ def _truncations(
     truncated = _flags(columns.timeouts, columns.source, "timeouts", len(states))
     if columns.timeouts is None and next_states is not None:
         # Without time-out flags, an episode ends where a row's successor is not the next row's state.
-        jumps = (next_states[:-1] != states[1:]).reshape(len(states) - 1, -1).any(axis=1)
+        jumps = (next_states[:-1] != states[1:]).any(axis=tuple(range(1, states.ndim)))
         truncated[:-1] |= jumps & ~terminated[:-1]
-    elif columns.timeouts is None and columns.episode_limit is not None:
+    elif columns.episode_limit is not None and not truncated.any():
         truncated |= _limit_reached(terminated, columns.episode_limit)
     truncated[-1] |= not terminated[-1]
     return truncated

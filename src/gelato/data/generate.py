@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from gelato.data.behaviour import Policy, load_policy
+from gelato.data.behaviour import Action, Policy, load_policy
 from gelato.data.recipes import Recipe
 
 # Steps a task of a worker should take: long against the cost of handing it out, short against the whole.
@@ -83,7 +83,7 @@ def _run_episode(
 ) -> Episode:
     observation, _ = environment.reset(seed=reset_seed)
     observations = [observation]
-    actions: list[np.ndarray] = []
+    actions: list[Action] = []
     rewards: list[float] = []
     terminated = truncated = False
     while not (terminated or truncated or len(rewards) == episode_steps):

@@ -34,7 +34,7 @@ PLAN = """
 FREE: Bool[np.ndarray, "15 15"] = np.array([[cell == "." for cell in row] for row in PLAN.split()])
 SIZE = len(FREE)
 ACTIONS = ("up", "down", "left", "right")
-_STEPS = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
+_STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 _LONGEST_MOVE = 3
 
 Cell = tuple[int, int]
@@ -68,7 +68,7 @@ def land_distance(a: Cell, b: Cell) -> int:
     return int(land_distances()[index[tuple(a)], index[tuple(b)]])
 
 
-class FourRooms(gymnasium.Env[np.ndarray, np.int64]):
+class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
     """Four Rooms as a Gymnasium environment.
 
     Without a `goal`, as in the paper, the reward is 0 and only the time limit ends an episode. With a goal cell,
@@ -103,7 +103,7 @@ class FourRooms(gymnasium.Env[np.ndarray, np.int64]):
         self.cell = (int(cell[0]), int(cell[1]))
         return position(np.array(self.cell)), {"cell": self.cell}
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move 1, 2 or 3 cells in the chosen direction, as far as the way is free."""
         distance = int(self.np_random.integers(1, _LONGEST_MOVE + 1))
         self.cell = move(self.cell, int(action), distance)
@@ -128,7 +128,7 @@ def move(cell: Cell, action: int, distance: int) -> Cell:
         if not _is_free((row + down, column + right)):
             break
         row, column = row + down, column + right
-    return int(row), int(column)
+    return row, column
 
 
 def _is_free(cell: Cell) -> bool:

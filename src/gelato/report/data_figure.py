@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gelato.data.summary import episode_lengths, episode_returns
 from gelato.data.transitions import Dataset, Transitions
@@ -12,28 +13,28 @@ from gelato.report.style import BLUE, GREY, INK, save
 
 
 def draw_dataset(dataset: Dataset, path: Path) -> None:
-    """Draw histograms of episodes and steps, and the states: a map in two dimensions, ranges in more."""
+    """Draw histograms of what varies, and the states: a map in two dimensions, ranges in more."""
     data = dataset.transitions
-    figure = Figure(figsize=(9.5, 2.6), layout="constrained")
-    returns, lengths, rewards, states = figure.subplots(1, 4, width_ratios=(1, 1, 1, 1.25))
-    _histogram(returns, episode_returns(data), "return of an episode", "episodes")
-    _histogram(lengths, episode_lengths(data), "length of an episode (steps)", "episodes")
-    _histogram(rewards, np.asarray(data.rewards), "reward of a step", "steps")
+    histograms = [
+        (episode_returns(data), "return of an episode", "episodes"),
+        (episode_lengths(data), "length of an episode (steps)", "episodes"),
+        (np.asarray(data.rewards), "reward of a step", "steps"),
+    ]
+    varying = [panel for panel in histograms if panel[0].min() < panel[0].max()]
+    figure = Figure(figsize=(2.5 * len(varying) + 3.4, 2.7), layout="constrained")
+    *axes, states = figure.subplots(1, len(varying) + 1, width_ratios=[1] * len(varying) + [1.3], squeeze=False)[0]
+    for axis, panel in zip(axes, varying, strict=True):
+        _histogram(axis, *panel)
     (_map if data.states.shape[1] == 2 else _ranges)(states, data)
-    figure.suptitle(
-        f"{dataset.reference}: {len(data):,} transitions, {len(data.episode_slices):,} episodes", fontsize=10
-    )
+    counts = f"{len(data):,} transitions, {len(data.episode_slices):,} episodes"
+    figure.suptitle(f"{dataset.reference}: {counts}" if varying else f"{dataset.reference}\n{counts}", fontsize=9)
     save(figure, path)
 
 
 def _histogram(axes: Axes, values: np.ndarray, label: str, unit: str) -> None:
-    if values.min() == values.max():
-        axes.bar([0], [len(values)], color=BLUE, width=0.4)
-        axes.set(xlim=(-1, 1), xticks=[0], xticklabels=[f"{values[0]:g}"])
-    else:
-        axes.hist(values, bins=40, color=BLUE)
-        axes.axvline(values.mean(), color=INK, linewidth=1, linestyle="--", label=f"mean {values.mean():.4g}")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.16), fontsize=8)
+    axes.hist(values, bins=40, color=BLUE)
+    axes.axvline(values.mean(), color=INK, linewidth=1, linestyle="--", label=f"mean {values.mean():.4g}")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.16), fontsize=8)
     axes.ticklabel_format(axis="y", scilimits=(-3, 4))
     axes.set(xlabel=label, ylabel=unit)
 
@@ -44,9 +45,10 @@ def _map(axes: Axes, data: Transitions) -> None:
     bins = grid if max(grid) <= 60 else (60, 60)
     counts, *edges = np.histogram2d(x, y, bins=bins)
     shown = np.ma.masked_equal(counts.T, 0)
-    image = axes.pcolormesh(*edges, shown, rasterized=True)
-    axes.set(xlabel="state[0]", ylabel="state[1]", aspect="equal", facecolor=GREY)
-    axes.figure.colorbar(image, ax=axes, label="visits (grey: none)")
+    # The colours stop short of black, which marks what was never visited.
+    image = axes.pcolormesh(*edges, shown, cmap="Blues", vmin=0, vmax=1.25 * counts.max(), rasterized=True)
+    axes.set(xlabel="state[0]", ylabel="state[1]", aspect="equal", facecolor=INK)
+    axes.figure.colorbar(image, ax=axes, label="visits (black: none)")
 
 
 def _ranges(axes: Axes, data: Transitions) -> None:
@@ -59,4 +61,5 @@ def _ranges(axes: Axes, data: Transitions) -> None:
     axes.vlines(dimensions, low, high, color=BLUE, linewidth=3)
     axes.plot(dimensions, middle, linestyle="none", marker="_", color=INK, markersize=7)
     axes.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="state dimension", ylabel="(s − mean) / std, 5–95%")

@@ -1,0 +1,214 @@
+"""Loaders assemble what a recorder wrote: random episodes go out through each layout and must come back the same."""
+
+from dataclasses import dataclass, replace
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gelato.data.columns import Columns, assemble
+from gelato.data.files import load_d4rl, load_file
+from gelato.data.spaces import Continuous, Discrete
+from gelato.errors import InputError
+
+
+@dataclass
+class Log:
+    """Recorded episodes: states never repeat, so a successor taken from the wrong episode shows."""
+
+    lengths: list[int]
+    falls: list[bool]
+    discrete: bool
+    dtype: type
+
+    def columns(self) -> Columns:
+        n = sum(self.lengths)
+        ends = np.cumsum(self.lengths) - 1
+        fell = np.zeros(n, bool)
+        fell[ends] = self.falls
+        timed_out = np.zeros(n, bool)
+        timed_out[ends] = np.logical_not(self.falls)
+        # Each episode gets one state more than it has steps.
+        episode = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        index = np.arange(n) + episode
+        states = np.stack([index, -index], axis=1).astype(self.dtype)
+        successors = np.stack([index + 1, -index - 1], axis=1).astype(self.dtype)
+        actions = (np.arange(n) % 3) if self.discrete else (np.arange(n)[:, None] % 3 - 1).astype(self.dtype)
+        return Columns("log", states, actions, np.arange(n, dtype=self.dtype), successors, fell, timed_out)
+
+
+logs = st.integers(1, 12).flatmap(
+    lambda episodes: st.builds(
+        Log,
+        st.lists(st.integers(1, 6), min_size=episodes, max_size=episodes),
+        st.lists(st.booleans(), min_size=episodes, max_size=episodes),
+        st.booleans(),
+        st.sampled_from([np.float16, np.float32, np.float64]),
+    )
+)
+
+
+def check_episodes(transitions, log: Log, *, successors: bool) -> None:
+    columns = log.columns()
+    assert [rows.stop - rows.start for rows in transitions.episode_slices] == log.lengths
+    assert [bool(transitions.terminated[rows.stop - 1]) for rows in transitions.episode_slices] == log.falls
+    assert not (transitions.terminated & transitions.truncated).any()
+    known = transitions.has_successor
+    np.testing.assert_array_equal(transitions.states, columns.observations)
+    np.testing.assert_array_equal(transitions.next_states[known], columns.next_observations[known])
+    np.testing.assert_array_equal(transitions.rewards, columns.rewards)
+    np.testing.assert_array_equal(known, np.ones(len(known), bool) if successors else ~transitions.ends)
+    assert transitions.states.dtype == transitions.rewards.dtype == np.float32
+
+
+@settings(deadline=None)
+@given(logs)
+def test_every_field_recorded(log):
+    check_episodes(assemble(log.columns()), log, successors=True)
+
+
+@settings(deadline=None)
+@given(logs)
+def test_without_time_outs_a_jump_in_the_states_ends_an_episode(log):
+    check_episodes(assemble(replace(log.columns(), timeouts=None)), log, successors=True)
+
+
+@settings(deadline=None)
+@given(logs)
+def test_without_successors_the_last_step_of_an_episode_has_none(log):
+    check_episodes(assemble(replace(log.columns(), next_observations=None)), log, successors=False)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(2, 5))
+def test_a_known_time_limit_ends_episodes_that_no_flag_ends(lengths, limit):
+    falls = [length < limit for length in lengths]
+    log = Log([min(length, limit) for length in lengths], falls, False, np.float32)
+    unmarked = replace(log.columns(), next_observations=None, timeouts=None, episode_limit=limit)
+    check_episodes(assemble(unmarked), log, successors=False)
+    all_false = replace(unmarked, timeouts=np.zeros(sum(log.lengths), bool))
+    check_episodes(assemble(all_false), log, successors=False)
+
+
+@settings(deadline=None, max_examples=20)
+@given(logs, st.sampled_from(["npz", "hdf5", "h5"]), st.booleans())
+def test_a_file_gives_back_what_was_written(tmp_path_factory, log, suffix, with_successors):
+    columns = log.columns()
+    path = tmp_path_factory.mktemp("files") / f"log.{suffix}"
+    arrays = {
+        "obs": columns.observations,
+        "actions": columns.actions,
+        "rewards": columns.rewards,
+        "terminations": columns.terminals,
+        "truncations": columns.timeouts,
+    }
+    if with_successors:
+        arrays["next_obs"] = columns.next_observations
+    if suffix == "npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    transitions = load_file(path)
+    check_episodes(transitions, log, successors=with_successors)
+    assert isinstance(transitions.action_space, Discrete if log.discrete else Continuous)
+
+
+def test_other_names_are_mapped(tmp_path):
+    path = tmp_path / "log.npz"
+    np.savez(path, sensors=np.zeros((3, 2)), torque=np.zeros((3, 1)), gain=np.ones(3))
+    transitions = load_file(path, {"observations": "sensors", "actions": "torque", "rewards": "gain"})
+    assert len(transitions) == 3 and len(transitions.episode_slices) == 1
+
+
+def test_observations_of_any_shape_are_flattened_and_the_shape_is_remembered():
+    n = 4
+    columns = Columns("log", np.arange(n * 6.0).reshape(n, 3, 2), np.zeros((n, 1)), np.zeros(n))
+    transitions = assemble(columns)
+    assert transitions.observation_shape == (3, 2) and transitions.states.shape == (n, 6)
+    np.testing.assert_array_equal(transitions.states[1].reshape(3, 2), columns.observations[1])
+
+
+def test_scalar_observations_become_one_column():
+    assert assemble(Columns("log", np.arange(4.0), np.zeros((4, 1)), np.zeros(4))).states.shape == (4, 1)
+
+
+def test_a_one_step_episode_without_successor_keeps_its_reward_and_is_left_out_of_the_model(tmp_path):
+    columns = Columns("log", np.arange(3.0)[:, None], np.zeros((3, 1)), np.ones(3), terminals=np.array([1, 0, 1]))
+    transitions = assemble(columns)
+    assert [rows.stop - rows.start for rows in transitions.episode_slices] == [1, 2]
+    assert transitions.rewards.sum() == 3
+    assert len(transitions.with_successors()) == 1
+
+
+def good() -> Columns:
+    return Log([3, 4], [True, False], False, np.float32).columns()
+
+
+def with_value(array: np.ndarray, row: int, value: float) -> np.ndarray:
+    changed = array.astype(np.float64)
+    changed[row] = value
+    return changed
+
+
+@pytest.mark.parametrize("field", ["observations", "actions", "rewards", "next_observations"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_named_with_its_field_and_row(field, value):
+    columns = good()
+    bad = replace(columns, **{field: with_value(getattr(columns, field), 5, value)})
+    with pytest.raises(InputError, match=rf"log: {field} holds -?(nan|inf) in row 5"):
+        assemble(bad)
+
+
+@pytest.mark.parametrize("field", ["actions", "rewards", "next_observations", "terminals", "timeouts"])
+def test_a_field_of_another_length_is_named(field):
+    columns = good()
+    with pytest.raises(InputError, match=f"log: {field} has 6 rows, observations 7"):
+        assemble(replace(columns, **{field: getattr(columns, field)[:-1]}))
+
+
+def test_an_action_outside_the_space_is_named():
+    columns = replace(good(), action_space=Continuous((-0.5,), (0.5,)))
+    with pytest.raises(InputError, match=r"log: actions holds -1 in row 0, column 0, outside the space \[-0.5, 0.5\]"):
+        assemble(columns)
+    discrete = replace(good(), actions=np.array([0, 1, 2, 0, 1, 5, 0]), action_space=Discrete(3))
+    with pytest.raises(InputError, match=r"actions holds 5 in row 5, outside the space 0…2"):
+        assemble(discrete)
+
+
+def test_empty_data_flags_that_are_not_flags_and_text_are_refused():
+    empty = Columns("log", np.zeros((0, 2)), np.zeros((0, 1)), np.zeros(0))
+    with pytest.raises(InputError, match="observations is empty"):
+        assemble(empty)
+    with pytest.raises(InputError, match="terminals holds 3"):
+        assemble(replace(good(), terminals=with_value(good().terminals, 2, 3)))
+    with pytest.raises(InputError, match="observations holds"):
+        assemble(replace(good(), observations=np.array(["a"] * 7)))
+
+
+def test_a_cut_or_foreign_file_is_refused(tmp_path):
+    path = tmp_path / "log.hdf5"
+    with h5py.File(path, "w") as file:
+        file["observations"] = np.zeros((1000, 3))
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(InputError, match=r"log\.hdf5: not a readable HDF5 file"):
+        load_d4rl(path)
+    text = tmp_path / "log.npz"
+    text.write_text("not an archive")
+    with pytest.raises(InputError, match=r"log\.npz: not a readable \.npz file"):
+        load_file(text)
+    with pytest.raises(InputError, match="no such file"):
+        load_file(tmp_path / "absent.npz")
+    with pytest.raises(InputError, match="unknown file type"):
+        (tmp_path / "log.csv").touch()
+        load_file(tmp_path / "log.csv")
+
+
+def test_a_missing_field_is_named_with_what_the_file_has(tmp_path):
+    path = tmp_path / "log.npz"
+    np.savez(path, observations=np.zeros((3, 2)), rewards=np.ones(3))
+    with pytest.raises(InputError, match="no field actions or action or acts; the file has observations, rewards"):
+        load_file(path)

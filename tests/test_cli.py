@@ -1,0 +1,138 @@
+import json
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gelato.cli import main
+from gelato.data.recipes import RECIPES
+from gelato.data.reference import Named, make
+
+
+def run(arguments: str) -> None:
+    main(shlex.split(arguments))
+
+
+def failing(arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as stop:
+        run(arguments)
+    assert stop.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    return output.err
+
+
+def test_list_shows_every_name_and_what_is_made(store, capsys):
+    make(Named(RECIPES["four-rooms"], 20), workers=1)
+    run("data list")
+    output = capsys.readouterr().out
+    assert all(name in output for name in RECIPES) and "20 (seed 0)" in output
+
+
+def test_info_prints_one_json_object_and_nothing_else(store, capsys):
+    run("data make hopper-medium --transitions 900 --seed 3 --workers 2")
+    capsys.readouterr()
+    run("data info hopper-medium --json")
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["transitions"] == 900 and summary["reference"] == "hopper-medium,transitions=900,seed=3"
+    assert summary["terminations"] + summary["truncations"] == summary["episodes"]
+    assert summary["normalised_score"] == pytest.approx(100 * (summary["return_mean"] + 20.272305) / 3254.572305)
+
+
+def test_info_draws_a_picture_that_is_the_same_each_time(store, tmp_path, capsys):
+    make(Named(RECIPES["hopper-random"], 200), workers=1)
+    for name in ("a.png", "b.png", "c.pdf"):
+        run(f"data info hopper-random --plot {tmp_path / name}")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert (tmp_path / "c.pdf").read_bytes()[:4] == b"%PDF"
+    assert len(list(tmp_path.glob("*.p*"))) == 3
+    assert "normalised score" in capsys.readouterr().out
+
+
+def test_making_again_says_it_is_there(store, capsys):
+    run("data make four-rooms --transitions 5")
+    run("data make four-rooms --transitions 5")
+    assert "was there already" in capsys.readouterr().out
+
+
+def test_import_stores_a_file_for_any_minari_program(store, tmp_path, capsys):
+    np.savez(tmp_path / "log.npz", obs=np.zeros((4, 2)), actions=np.zeros((4, 1)), rewards=np.zeros(4))
+    run(f"data import file:{tmp_path / 'log.npz'} --name mine/log")
+    output = capsys.readouterr().out
+    assert "minari:mine/log-v0" in output and "left out" in output
+    assert "exists already" in failing(f"data import file:{tmp_path / 'log.npz'} --name mine/log-v0", capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("data info hoper-medium", "did you mean hopper-medium?"),
+        ("data make nothing", "no dataset is called 'nothing'"),
+        ("data make four-rooms --transitions 0", "--transitions 0 must be at least 1"),
+        ("data make four-rooms --workers 0", "--workers 0 must be at least 1"),
+        ("data info d4rl:absent.hdf5", "absent.hdf5: no such file"),
+        ("data info four-rooms --plot picture.jpeg", "must end in .png, .pdf or .svg"),
+        ("data info four-rooms --plot absent/picture.png", "the folder absent does not exist"),
+        ("data import four-rooms --name 'a b'", "is not a Minari id"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(store, capsys, arguments, message):
+    error = failing(arguments, capsys)
+    assert message in error and error.count("\n") == 1
+    assert not list(store.glob("**/data"))
+
+
+def test_bad_flags_exit_with_two(capsys):
+    assert "data info" in failing("data info", capsys)
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("data info --help")
+    assert stop.value.code == 0
+    assert "hopper-medium,transitions=50000" in " ".join(capsys.readouterr().out.split())
+
+
+def gelato(arguments: str, store: Path, **options) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "gelato", *shlex.split(arguments)]
+    environment = os.environ | {"MINARI_DATASETS_PATH": str(store), "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def test_ctrl_c_in_the_middle_of_make_leaves_nothing_half_written(store):
+    process = gelato("data make hopper-medium --workers 2", store, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(store.glob(".gelato-partial-*/gelato/*/data/main_data.hdf5")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted" in error and "Traceback" not in error
+    assert not list(store.glob("**/data")) and not list(store.glob(".gelato-partial-*"))
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(store):
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    process = gelato("data make four-rooms --transitions 2000 --workers 1", store, preexec_fn=small_files)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 2 and "the disk is full" in error and "Traceback" not in error
+    assert not list(store.glob("**/data"))
+
+
+def test_a_remote_dataset_that_cannot_be_reached_fails_in_one_line(store):
+    process = gelato("data info minari:D4RL/door/human-v2", store)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 2 and error.strip().count("\n") == 0
+    assert "minari:D4RL/door/human-v2" in error and "download failed" in error
