@@ -20,6 +20,7 @@ import numpy as np
 
 from gelato.data.behaviour import Action, Policy, load_policy
 from gelato.data.recipes import Recipe
+from gelato.envs import make_environment
 
 # Steps a task of a worker should take: long against the cost of handing it out, short against the whole.
 _STEPS_PER_TASK = 2_000
@@ -70,7 +71,7 @@ def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -
 
 @cache
 def _prepared(environment_id: str, policy_name: str) -> tuple[gymnasium.Env[Any, Any], Policy]:
-    environment = gymnasium.make(environment_id, disable_env_checker=True)
+    environment = make_environment(environment_id)
     return environment, load_policy(policy_name, environment.action_space)
 
 
@@ -99,31 +100,31 @@ def _share(
     recipe: Recipe, policy_index: int, transitions: int, seed: int, workers: int, executor: Executor | None
 ) -> Iterator[Episode]:
     """Episodes of one policy, in order, until its share is full."""
-    waiting: deque[Future[list[Episode]]] = deque()
-    next_number = finished_episodes = finished_steps = 0
-    while finished_steps < transitions:
+    waiting: deque[tuple[int, Future[list[Episode]]]] = deque()
+    next_number = episodes = steps = 0
+    steps_per_task = min(_STEPS_PER_TASK, transitions / (4 * workers))
+    while steps < transitions:
+        # Until a first length is known, an episode is taken to fill a task.
+        mean_steps = steps / episodes if episodes else steps_per_task
         while len(waiting) < (2 * workers if executor else 1):
-            mean_steps = max(finished_steps / max(finished_episodes, 1), 1)
-            goal = min(_STEPS_PER_TASK, transitions / (4 * workers))
-            # Before any length is known, a single episode: it may well fill the task.
-            count = max(1, round(goal / mean_steps)) if finished_episodes else 1
-            numbers = range(next_number, next_number + count)
-            next_number = numbers.stop
-            waiting.append(_submit(executor, recipe, policy_index, seed, numbers))
-        for episode in waiting.popleft().result():
-            remaining = transitions - finished_steps
-            if remaining == 0:
+            on_the_way = mean_steps * sum(count for count, _ in waiting)
+            if waiting and steps + on_the_way >= transitions:
                 break
-            kept = episode if len(episode) <= remaining else episode.cut(remaining)
-            finished_episodes, finished_steps = finished_episodes + 1, finished_steps + len(kept)
-            yield kept
-    for future in waiting:
-        future.cancel()
+            missing = transitions - steps - on_the_way
+            count = max(1, round(min(steps_per_task, missing / workers) / mean_steps))
+            waiting.append((count, _submit(executor, recipe, policy_index, seed, next_number, count)))
+            next_number += count
+        for episode in waiting.popleft()[1].result():
+            if steps < transitions:
+                kept = episode.cut(transitions - steps) if len(episode) > transitions - steps else episode
+                episodes, steps = episodes + 1, steps + len(kept)
+                yield kept
 
 
 def _submit(
-    executor: Executor | None, recipe: Recipe, policy_index: int, seed: int, numbers: range
+    executor: Executor | None, recipe: Recipe, policy_index: int, seed: int, first: int, count: int
 ) -> Future[list[Episode]]:
+    numbers = range(first, first + count)
     if executor is not None:
         return executor.submit(run_episodes, recipe, policy_index, seed, numbers)
     done: Future[list[Episode]] = Future()

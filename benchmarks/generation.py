@@ -1,0 +1,67 @@
+"""Transitions generated per second: ours on all cores against a plain Gymnasium loop, same policy, in turns."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+from gelato.data.behaviour import load_policy
+from gelato.data.generate import generate
+from gelato.data.recipes import RECIPES
+from gelato.report.results import merge_records
+
+RESULTS = Path(__file__).parents[1] / "results" / "speed.json"
+
+
+def plain_loop(name: str, transitions: int) -> float:
+    """Seconds a user's own loop takes: `gymnasium.make` as it comes, one process."""
+    recipe = RECIPES[name]
+    environment = gymnasium.make(recipe.environment)
+    policy, rng = load_policy(recipe.policies[0], environment.action_space), np.random.default_rng(0)
+    start = time.perf_counter()
+    observation, _ = environment.reset(seed=0)
+    for _ in range(transitions):
+        observation, _, terminated, truncated, _ = environment.step(policy(observation, rng))
+        if terminated or truncated:
+            observation, _ = environment.reset()
+    return time.perf_counter() - start
+
+
+def ours(name: str, transitions: int) -> float:
+    """Seconds `generate` takes, the start of its workers included."""
+    start = time.perf_counter()
+    assert sum(map(len, generate(RECIPES[name], transitions, seed=0))) == transitions
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Time both in turns, so that what else the machine does falls on both alike, and record the medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--transitions", type=int, default=40_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    records = []
+    for name in ("hopper-medium", "walker2d-medium", "halfcheetah-medium"):
+        times = [
+            (plain_loop(name, arguments.transitions), ours(name, arguments.transitions))
+            for _ in range(arguments.rounds)
+        ]
+        plain, fast = (arguments.transitions / float(np.median(column)) for column in zip(*times, strict=True))
+        record = {
+            "what": f"generate {name}, {arguments.transitions:,} transitions",
+            "device": f"CPU, {os.cpu_count()} cores",
+            "value": round(fast),
+            "unit": "transitions/s",
+            "against": f"plain Gymnasium loop, {round(plain)} transitions/s",
+            "ratio": round(fast / plain, 2),
+        }
+        print(record)
+        records.append(record)
+    merge_records(RESULTS, records, keys=("what", "device"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Every command and every line of Python in the README runs."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gelato.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("readme")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder / "store"))
+        patch.chdir(folder)
+        yield folder
+
+
+def test_every_command_runs_in_order(workplace):
+    programs = {words[0] for words in commands()}
+    assert programs == {"make", "gelato"}
+    for program, *arguments in commands():
+        if program == "make":
+            subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
+        else:
+            main(arguments)
+    assert (workplace / "hopper.png").exists()
+
+
+def test_every_line_of_python_runs(workplace, capsys):
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_every_link_leads_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
