@@ -1,0 +1,132 @@
+"""`gelato model`: fit the latent model of dynamics and see how good it is."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tyro.conf import Positional
+from tyro.extras import SubcommandApp
+
+from gelato.cli.data import Ref
+from gelato.cli.output import print_json, print_table
+
+model = SubcommandApp()
+
+
+@model.command
+def fit(
+    reference: Positional[Ref],
+    run: Path,
+    preset: Literal["default", "paper"] = "default",
+    seeds: int = 1,
+    first_seed: int = 0,
+    latent_size: int | None = None,
+    decoders: int | None = None,
+    batch_size: int | None = None,
+    updates: int | None = None,
+    variance_updates: int | None = None,
+) -> None:
+    """Fit the variational latent model to a dataset, several seeds at once.
+
+    A fit that was interrupted, even killed, goes on where its last checkpoint left it when the same command is given
+    again, and ends with the same weights bit for bit.
+
+    Args:
+        reference: The data.
+        run: Folder to keep the run in: configuration, weights, metrics, checkpoints.
+        preset: `default`, measured to be best for control, or `paper`, its hyperparameters to the letter.
+        seeds: How many models to fit, under one compiled program.
+        first_seed: The first seed.
+        latent_size: Dimensions of the latent state.
+        decoders: Members of the decoder ensemble.
+        batch_size: Transitions in a batch.
+        updates: Updates of phase 1, which trains all but the variance networks.
+        variance_updates: Updates of phase 2, which trains these alone.
+    """
+    from gelato.data.reference import load
+    from gelato.model.config import preset as preset_for
+    from gelato.model.training import fit_model
+
+    dataset = load(reference)
+    given = {
+        "latent_size": latent_size,
+        "decoders": decoders,
+        "batch_size": batch_size,
+        "updates": updates,
+        "variance_updates": variance_updates,
+    }
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    config = replace(preset_for(preset, dataset), **chosen)
+    fitted = fit_model(dataset, run, config=config, seeds=seeds, first_seed=first_seed)
+    print_check(check_of(fitted))
+
+
+@model.command
+def check(run: Positional[Path], json: bool = False, plot: Path | None = None) -> None:
+    """Measure a fitted model on held-out episodes: one step ahead, and along real action sequences.
+
+    Args:
+        run: The fit's folder.
+        json: Print one JSON object and nothing else.
+        plot: Also draw open-loop rollouts as fans against the truth into this file (.png, .pdf or .svg).
+    """
+    from gelato.model.training import load_model
+
+    if plot is not None:
+        from gelato.report.style import check_figure_path
+
+        check_figure_path(plot)
+    fitted = load_model(run)
+    result = check_of(fitted)
+    if plot is not None:
+        from gelato.report.model_figure import draw_rollouts
+
+        draw_rollouts(fitted, plot)
+    if json:
+        print_json(result)
+    else:
+        print_check(result)
+
+
+def check_of(fitted: Any) -> dict[str, Any]:
+    """The check, with a sign of life: it takes a while on large data."""
+    from gelato.model.check import check_model
+    from gelato.progress import working
+
+    with working("checking on held-out episodes"):
+        return check_model(fitted)
+
+
+def print_check(result: dict[str, Any]) -> None:
+    """The check as a table, a column for each seed."""
+    from gelato.progress import note
+
+    def number(value: float | int | None, form: str = ".4f") -> str:
+        return "-" if value is None else f"{value:{form}}"
+
+    seeds = result["seeds"]
+    rows = [
+        ("R² of the change of state", "delta_r2", ".4f"),
+        ("negative log-likelihood", "negative_log_likelihood", ".3f"),
+        ("50% intervals cover", "coverage_50", ".1%"),
+        ("90% intervals cover", "coverage_90", ".1%"),
+        ("99% intervals cover", "coverage_99", ".1%"),
+        ("R² of the reward", "reward_r2", ".4f"),
+        ("terminations in held-out data", "terminations", "d"),
+        ("termination precision", "termination_precision", ".3f"),
+        ("termination recall", "termination_recall", ".3f"),
+        ("active latent dimensions", "active_latents", "d"),
+    ]
+    lines = [(label, *(number(seed[key], form) for seed in seeds)) for label, key, form in rows]
+    horizon = seeds[0]["rollouts"]["horizon"]
+    for steps in sorted({1, min(10, horizon), horizon}):
+        errors = (f"{s['rollouts']['rmse'][steps - 1]:.3f}" for s in seeds)
+        lines.append((f"rollout RMSE after {steps} steps (std)", *errors))
+    lines += [
+        (f"objective: {term}", *(number(seed["objective"][term], ".3f") for seed in seeds))
+        for term in seeds[0]["objective"]
+    ]
+    held_out = f"{result['held_out_transitions']:,} held-out transitions"
+    print_table((f"{result['dataset']}, {held_out}", *(f"seed {seed['seed']}" for seed in seeds)), lines)
+    for warning in result["warnings"]:
+        note(warning)

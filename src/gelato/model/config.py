@@ -1,0 +1,116 @@
+"""Settings of the latent model and its fit, and the two presets: the paper's, and what was measured to be best."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gelato.data.transitions import Dataset
+from gelato.envs import FOUR_ROOMS
+from gelato.errors import InputError
+from gelato.model.networks import ACTIVATIONS
+from gelato.model.objective import TERMS
+
+Preset = Literal["default", "paper"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides what a fit gives, the data and the seeds aside."""
+
+    latent_size: int = 32
+    decoders: int = 5
+    hidden: tuple[int, ...] = (256, 256)
+    couplings: int = 2
+    activation: str = "silu"
+    shortcuts: bool = True
+    minimum_variance: float = 1e-4
+    variance_per_dimension: bool = True
+    kl_weight: float = 0.1
+    prediction_weight: float = 1.0
+    rewards_to_unit_range: bool = False
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    learning_rate_decay: bool = True
+    gradient_norm: float | None = 10.0
+    target_rate: float = 0.01
+    updates: int = 100_000
+    variance_updates: int = 20_000
+    held_out_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive = (
+            "latent_size",
+            "decoders",
+            "couplings",
+            "minimum_variance",
+            "batch_size",
+            "learning_rate",
+            "updates",
+        )
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
+        if self.activation not in ACTIVATIONS:
+            raise InputError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
+        if self.variance_updates < 0 or not self.hidden or min(self.hidden) < 1:
+            raise InputError("variance_updates must not be negative, and hidden needs at least one positive width")
+
+    @property
+    def term_weights(self) -> dict[str, float]:
+        """The weight of each term of the objective."""
+        weights = dict.fromkeys(TERMS, 1.0)
+        return weights | {
+            "prior": self.kl_weight,
+            "dynamics": self.kl_weight,
+            "prediction": self.prediction_weight,
+        }
+
+
+DEFAULT = ModelConfig()
+
+# Table "Hyper parameters for variational model"; M, which it leaves open, is 5.
+PAPER = ModelConfig(
+    shortcuts=False,
+    minimum_variance=1e-2,
+    variance_per_dimension=False,
+    kl_weight=1.0,
+    prediction_weight=0.0,
+    rewards_to_unit_range=True,
+    batch_size=128,
+    learning_rate_decay=False,
+    gradient_norm=None,
+    updates=100_000,
+    variance_updates=50_000,
+)
+
+_FOUR_ROOMS = {
+    "latent_size": 2,
+    "hidden": (128, 128),
+    "activation": "tanh",
+    "updates": 6_000,
+    "variance_updates": 2_000,
+}
+_DRIVING_PAPER = {"batch_size": 32, "updates": 10_000, "variance_updates": 2_000}
+
+_DRIVING = ("highway", "roundabout", "intersection", "racetrack")
+
+
+def preset(name: Preset, dataset: Dataset) -> ModelConfig:
+    """The preset's settings for a dataset: both know Four Rooms, the paper's also has a column for driving."""
+    environment = dataset.environment or ""
+    if name == "paper":
+        if environment == FOUR_ROOMS:
+            return replace(PAPER, latent_size=2)
+        if any(task in environment for task in _DRIVING):
+            return replace(PAPER, batch_size=32, updates=10_000, variance_updates=2_000)
+        return PAPER
+    if environment == FOUR_ROOMS:
+        return replace(
+            DEFAULT,
+            latent_size=2,
+            hidden=(64, 64),
+            activation="tanh",
+            batch_size=128,
+            updates=10_000,
+            variance_updates=2_000,
+        )
+    return DEFAULT

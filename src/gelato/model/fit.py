@@ -1,0 +1,210 @@
+"""The two-phase fit: means with the calibrated decoder first, then the variance networks with all else frozen.
+
+A block of updates is one compiled program over data that stays on the device; several seeds are an axis of it. Every
+random number is drawn from `(seed, phase, step)`, so a fit continued from a checkpoint ends where it would have ended.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+
+from gelato.data.spaces import ActionSpace
+from gelato.data.transitions import Transitions
+from gelato.model.config import ModelConfig
+from gelato.model.latent import LatentModel, Scaling
+from gelato.model.networks import GaussianMLP
+from gelato.model.objective import TERMS, Batch, objective_terms, variance_loss, weighted_sum
+
+MEANS, VARIANCES = 0, 1
+PHASES = ("means", "variances")
+_HELD_OUT_ROWS = 2048
+
+
+class FitData(eqx.Module):
+    """Training rows side by side in one array, so that a batch is one gather, and a fixed held-out batch."""
+
+    rows: Float[Array, "n columns"]
+    counts: UInt8[Array, "seeds n members"]
+    held_out: Batch
+    state_size: int = eqx.field(static=True)
+    action_size: int = eqx.field(static=True)
+
+    def batch(self, rows: Float[Array, "k columns"], weights: Float[Array, "k members"]) -> Batch:
+        """Take gathered rows apart again."""
+        stops = np.cumsum([self.state_size, self.action_size, 1, self.state_size])
+        states, actions, rewards, next_states, terminated = jnp.split(rows, stops, axis=1)
+        return Batch(states, actions, rewards, next_states, terminated[:, 0], weights)
+
+
+class FitState(eqx.Module):
+    """What a fit carries from update to update; everything a checkpoint needs."""
+
+    model: LatentModel
+    target_encoder: GaussianMLP
+    optimiser: Any
+    step: Int[Array, ""]
+    best_model: LatentModel
+    best_loss: Float[Array, ""]
+
+
+def bootstrap_counts(rows: int, members: int, seed: int) -> UInt8[np.ndarray, "rows members"]:
+    """How often each row is drawn for each decoder: the Poisson(1) limit of drawing with replacement."""
+    return np.random.default_rng([seed, rows, members]).poisson(1.0, (rows, members)).astype(np.uint8)
+
+
+def normalised_batch(transitions: Transitions, scaling: Scaling, weights: Float[Array, "n members"]) -> Batch:
+    """Transitions in the model's units."""
+    return Batch(
+        states=jnp.asarray(scaling.states(np.asarray(transitions.states))),
+        actions=scaling.action_space.encode(np.asarray(transitions.actions)),
+        rewards=jnp.asarray(scaling.rewards(np.asarray(transitions.rewards)[:, None])),
+        next_states=jnp.asarray(scaling.states(np.asarray(transitions.next_states))),
+        terminated=jnp.asarray(transitions.terminated, jnp.float32),
+        weights=weights,
+    )
+
+
+def prepare(train: Transitions, held_out: Transitions, scaling: Scaling, config: ModelConfig, seeds: range) -> FitData:
+    """Put the data on the device."""
+    batch = normalised_batch(train, scaling, jnp.zeros((len(train), 0)))
+    columns = [batch.states, batch.actions, batch.rewards, batch.next_states, batch.terminated[:, None]]
+    chosen = np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT_ROWS)).astype(int)
+    weights = jnp.ones((len(chosen), config.decoders))
+    return FitData(
+        rows=jnp.concatenate(columns, axis=1),
+        counts=jnp.stack([bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]),
+        held_out=normalised_batch(held_out[chosen], scaling, weights),
+        state_size=batch.states.shape[1],
+        action_size=batch.actions.shape[1],
+    )
+
+
+def new_model(config: ModelConfig, state_size: int, action_space: ActionSpace, *, key: PRNGKeyArray) -> LatentModel:
+    """An untrained model."""
+    return LatentModel(
+        state_size,
+        action_space,
+        latent_size=config.latent_size,
+        decoders=config.decoders,
+        hidden=config.hidden,
+        couplings=config.couplings,
+        activation=config.activation,
+        minimum_variance=config.minimum_variance,
+        shortcuts=config.shortcuts,
+        key=key,
+    )
+
+
+def begin(config: ModelConfig, phase: int, models: LatentModel) -> FitState:
+    """The state a phase starts from; every array of `models` has the seed as its first axis."""
+
+    def one(model: LatentModel) -> FitState:
+        trainable, _ = eqx.partition(model, _trained_in(phase, model))
+        optimiser = _optimiser(config, phase).init(eqx.filter(trainable, eqx.is_array))
+        no_loss = jnp.full((), jnp.inf, jnp.float32)
+        return FitState(model, model.encoder, optimiser, jnp.zeros((), jnp.int32), model, no_loss)
+
+    # Copied, since a block takes over the buffers of its state and no two of them may be the same.
+    return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, eqx.filter_vmap(one)(models))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def run_block(
+    constants: tuple[FitData, Int[Array, " seeds"]],
+    state: FitState,
+    *,
+    config: ModelConfig,
+    phase: int,
+    updates: int,
+) -> tuple[FitState, Float[Array, "seeds updates terms"], Float[Array, " seeds"]]:
+    """Run a block of updates for every seed; returns the terms of each update and the held-out loss at its end."""
+    data, seeds = constants
+
+    def one(state: FitState, counts: UInt8[Array, "n members"], seed: Int[Array, ""]) -> Any:
+        key = jax.random.fold_in(jax.random.key(seed), phase)
+        mean_counts = jnp.maximum(jnp.mean(counts, axis=0, dtype=jnp.float32), 1e-6)
+
+        def update(state: FitState, _: None) -> tuple[FitState, Float[Array, " terms"]]:
+            row_key, noise_key = jax.random.split(jax.random.fold_in(key, state.step))
+            rows = jax.random.randint(row_key, (config.batch_size,), 0, data.rows.shape[0])
+            batch = data.batch(data.rows[rows], counts[rows] / mean_counts)
+            return _update(state, batch, config, phase, noise_key)
+
+        state, terms = jax.lax.scan(update, state, length=updates)
+        held_out_key = jax.random.fold_in(key, 2**31)
+        held_out, _ = _loss(state.model, state.target_encoder, data.held_out, config, phase, held_out_key)
+        better = held_out < state.best_loss
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), state.model, state.best_model)
+        state = eqx.tree_at(
+            lambda s: (s.best_model, s.best_loss), state, (best, jnp.minimum(held_out, state.best_loss))
+        )
+        return state, terms, held_out
+
+    return eqx.filter_vmap(one)(state, data.counts, seeds)
+
+
+def term_names(phase: int) -> tuple[str, ...]:
+    """What the last axis of a block's terms holds."""
+    return TERMS if phase == MEANS else ("likelihood",)
+
+
+def _loss(
+    model: LatentModel, target: GaussianMLP, batch: Batch, config: ModelConfig, phase: int, key: PRNGKeyArray
+) -> tuple[Float[Array, ""], Float[Array, " terms"]]:
+    if phase == VARIANCES:
+        loss = variance_loss(model, batch)
+        return loss, loss[None]
+    terms = objective_terms(
+        model,
+        target,
+        batch,
+        minimum_variance=config.minimum_variance,
+        per_dimension=config.variance_per_dimension,
+        key=key,
+    )
+    return weighted_sum(terms, config.term_weights), jnp.stack([terms[name] for name in TERMS])
+
+
+def _update(
+    state: FitState, batch: Batch, config: ModelConfig, phase: int, key: PRNGKeyArray
+) -> tuple[FitState, Float[Array, " terms"]]:
+    trainable, frozen = eqx.partition(state.model, _trained_in(phase, state.model))
+
+    def loss(trainable: LatentModel) -> tuple[Float[Array, ""], Float[Array, " terms"]]:
+        return _loss(eqx.combine(trainable, frozen), state.target_encoder, batch, config, phase, key)
+
+    gradient, terms = jax.grad(loss, has_aux=True)(trainable)
+    change, optimiser = _optimiser(config, phase).update(gradient, state.optimiser, trainable)
+    model = eqx.combine(optax.apply_updates(trainable, change), frozen)
+    target = state.target_encoder
+    if phase == MEANS:
+        target = optax.incremental_update(model.encoder, target, config.target_rate)
+    return FitState(model, target, optimiser, state.step + 1, state.best_model, state.best_loss), terms
+
+
+def _trained_in(phase: int, model: LatentModel) -> LatentModel:
+    """Which leaves a phase trains: all but the variance networks of decoders and reward, or just these."""
+
+    def variances(model: LatentModel) -> tuple[Any, Any]:
+        return model.decoders.raw_variance, model.reward.raw_variance
+
+    everywhere = jax.tree.map(lambda leaf: eqx.is_array(leaf) and phase == MEANS, model)
+    inside = jax.tree.map(lambda leaf: eqx.is_array(leaf) and phase == VARIANCES, variances(model))
+    return eqx.tree_at(variances, everywhere, inside)
+
+
+def _optimiser(config: ModelConfig, phase: int) -> optax.GradientTransformation:
+    updates = config.updates if phase == MEANS else config.variance_updates
+    rate: Any = config.learning_rate
+    if config.learning_rate_decay:
+        rate = optax.cosine_decay_schedule(config.learning_rate, max(updates, 1), alpha=0.01)
+    steps = [optax.adam(rate)]
+    if config.gradient_norm is not None:
+        steps.insert(0, optax.clip_by_global_norm(config.gradient_norm))
+    # One flat vector of parameters: one kernel an operation instead of one for each of a hundred weights.
+    return optax.flatten(optax.chain(*steps))

@@ -1,0 +1,113 @@
+"""The networks every piece of the model is made of. Smooth activations: the metric is made of their derivatives."""
+
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gelato.model.gaussian import Gaussian
+
+ACTIVATIONS = {"silu": jax.nn.silu, "tanh": jnp.tanh, "gelu": jax.nn.gelu, "softplus": jax.nn.softplus}
+
+
+class MLP(eqx.Module):
+    """`x ↦ W_L a(… a(W_1 x))`, plus a linear shortcut `S x` where asked for.
+
+    The shortcut carries what is linear (for an encoder or decoder nearly everything) and leaves the rest to the layers.
+    """
+
+    layers: tuple[eqx.nn.Linear, ...]
+    shortcut: eqx.nn.Linear | None
+    activation: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        hidden: Sequence[int],
+        activation: str,
+        *,
+        shortcut: bool = False,
+        final_scale: float = 1.0,
+        key: PRNGKeyArray,
+    ) -> None:
+        sizes = [in_size, *hidden, out_size]
+        *keys, shortcut_key = jax.random.split(key, len(sizes))
+        layers = [eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
+        layers[-1] = jax.tree.map(lambda weight: final_scale * weight, layers[-1])
+        self.layers = tuple(layers)
+        self.shortcut = eqx.nn.Linear(in_size, out_size, use_bias=False, key=shortcut_key) if shortcut else None
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        hidden = x
+        for layer in self.layers[:-1]:
+            hidden = ACTIVATIONS[self.activation](layer(hidden))
+        out = self.layers[-1](hidden)
+        return out if self.shortcut is None else out + self.shortcut(x)
+
+
+class GaussianMLP(eqx.Module):
+    """`x ↦ N(μ(x), σ²(x))`, mean and variance two outputs of one network."""
+
+    network: MLP
+    minimum_variance: float = eqx.field(static=True)
+    initial_variance: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        hidden: Sequence[int],
+        activation: str,
+        minimum_variance: float,
+        *,
+        shortcut: bool = False,
+        initial_variance: float = 1.0,
+        key: PRNGKeyArray,
+    ) -> None:
+        self.network = MLP(in_size, 2 * out_size, hidden, activation, shortcut=shortcut, key=key)
+        self.minimum_variance, self.initial_variance = minimum_variance, initial_variance
+
+    def __call__(self, x: Float[Array, " in"]) -> Gaussian:
+        mean, raw_variance = jnp.split(self.network(x), 2)
+        return Gaussian(mean, positive(raw_variance, self.minimum_variance, self.initial_variance))
+
+
+class SplitGaussian(eqx.Module):
+    """`x ↦ N(μ(x), σ²(x))`, mean and variance two networks, so that one can be trained while the other is frozen."""
+
+    mean: MLP
+    raw_variance: MLP
+    minimum_variance: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        hidden: Sequence[int],
+        activation: str,
+        minimum_variance: float,
+        *,
+        shortcut: bool = False,
+        key: PRNGKeyArray,
+    ) -> None:
+        mean_key, variance_key = jax.random.split(key)
+        self.mean = MLP(in_size, out_size, hidden, activation, shortcut=shortcut, key=mean_key)
+        self.raw_variance = MLP(in_size, out_size, hidden, activation, key=variance_key)
+        self.minimum_variance = minimum_variance
+
+    def variance(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        """`σ²(x)` alone."""
+        return positive(self.raw_variance(x), self.minimum_variance, 0.05)
+
+    def __call__(self, x: Float[Array, " in"]) -> Gaussian:
+        return Gaussian(self.mean(x), self.variance(x))
+
+
+def positive(raw: Float[Array, " dim"], minimum: float, at_zero: float) -> Float[Array, " dim"]:
+    """`minimum + softplus(raw + c)`, with `c` such that a raw 0 gives `minimum + at_zero`."""
+    return minimum + jax.nn.softplus(raw + math.log(math.expm1(at_zero)))

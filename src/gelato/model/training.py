@@ -1,0 +1,271 @@
+"""A fit as a run: blocks of updates with progress, checkpoints that resume bit for bit, and the result on disk."""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gelato.data.reference import load
+from gelato.data.transitions import Dataset, Standardiser, Transitions, split
+from gelato.errors import InputError
+from gelato.model.config import ModelConfig, Preset, preset
+from gelato.model.fit import (
+    MEANS,
+    PHASES,
+    VARIANCES,
+    FitData,
+    FitState,
+    begin,
+    new_model,
+    prepare,
+    run_block,
+    term_names,
+)
+from gelato.model.latent import LatentModel, Scaling
+from gelato.progress import Advance, note, progress
+from gelato.runs import Run
+
+_CHECKPOINT_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A fitted model of every seed, and what it was fitted to. Arrays of `models` have the seed as their first axis."""
+
+    run: Run
+    dataset: Dataset
+    config: ModelConfig
+    seeds: tuple[int, ...]
+    models: LatentModel
+    scaling: Scaling
+
+    def seed(self, index: int) -> LatentModel:
+        """The model of one seed."""
+        return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.models)
+
+    @property
+    def parts(self) -> tuple[Transitions, Transitions]:
+        """The training and held-out transitions of the fit."""
+        return split_for(self.dataset, self.config)
+
+
+def fit_model(
+    dataset: Dataset | str,
+    run: Path | str,
+    *,
+    config: ModelConfig | None = None,
+    preset_name: Preset = "default",
+    seeds: int = 1,
+    first_seed: int = 0,
+    checkpoint_seconds: float = _CHECKPOINT_SECONDS,
+) -> FittedModel:
+    """Fit the latent model of a dataset into a run's folder, or go on with the fit that was begun there."""
+    dataset = load(dataset) if isinstance(dataset, str) else dataset
+    config = config or preset(preset_name, dataset)
+    if seeds < 1 or first_seed < 0:
+        raise InputError(f"seeds is {seeds} and the first is {first_seed}; there must be at least one, from 0 on")
+    _check_sense(dataset, config)
+    train, held_out = split_for(dataset, config)
+    folder = Run(Path(run))
+    with folder.locked():
+        folder.begin(
+            "model",
+            data={"reference": dataset.reference, "environment": dataset.environment},
+            fingerprint=dataset.transitions.fingerprint(),
+            shape=_shape(dataset.transitions),
+            config=asdict(config),
+            seeds=list(range(first_seed, first_seed + seeds)),
+        )
+        if not folder.has("model"):
+            scaling = Scaling.fit(train, rewards_to_unit_range=config.rewards_to_unit_range)
+            data = prepare(train, held_out, scaling, config, range(first_seed, first_seed + seeds))
+            _run_phases(folder, dataset, config, first_seed, seeds, data, scaling, checkpoint_seconds)
+    return load_model(folder.folder, dataset)
+
+
+def load_model(run: Path | str, dataset: Dataset | None = None) -> FittedModel:
+    """Read a fitted model from its run's folder, with the data it was fitted to."""
+    folder = Run(Path(run))
+    description = folder.description
+    if description["kind"] != "model":
+        raise InputError(f"{run}: holds a run of kind {description['kind']}, not a model")
+    dataset = dataset or load(description["data"]["reference"])
+    if dataset.transitions.fingerprint() != description["fingerprint"]:
+        raise InputError(f"{run}: was fitted to other data than {dataset.reference} now holds (fingerprints differ)")
+    settings = description["config"] | {"hidden": tuple(description["config"]["hidden"])}
+    config, seeds = ModelConfig(**settings), tuple(description["seeds"])
+    transitions = dataset.transitions
+    like = (_untrained(config, transitions, seeds), _blank_scaling(transitions))
+    arrays, static = eqx.partition(like, eqx.is_array)
+    models, scaling = eqx.combine(folder.load("model", arrays), static)
+    models = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models)
+    return FittedModel(folder, dataset, config, seeds, models, scaling)
+
+
+def split_for(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Transitions]:
+    """The fit's own split; only transitions whose successor is known teach the dynamics."""
+    return split(dataset.transitions.with_successors(), config.held_out_fraction, seed=0)
+
+
+def _check_sense(dataset: Dataset, config: ModelConfig) -> None:
+    """Refuse what cannot be fitted, and say what can be but should not surprise."""
+    data = dataset.transitions.with_successors()
+    state_size, embedding_size = data.states.shape[1], config.latent_size + data.action_space.size
+    largest = max(64, 8 * state_size)
+    if config.latent_size > largest:
+        raise InputError(
+            f"latent size {config.latent_size} is out of proportion to {state_size} state dimensions; "
+            f"use at most {largest}"
+        )
+    if len(data) < 2 * config.batch_size:
+        raise InputError(
+            f"{dataset.reference}: {len(data)} transitions with a successor are too few for batches of "
+            f"{config.batch_size}; record more or use a smaller batch"
+        )
+    if np.ptp(data.states, axis=0).max() == 0:
+        raise InputError(f"{dataset.reference}: observations never change; there is no dynamics to learn")
+    if np.ptp(data.rewards) == 0:
+        note(
+            f"{dataset.reference}: the reward is always {data.rewards[0]:g}; the reward model will learn that constant"
+        )
+    if 2 * config.decoders * state_size < embedding_size:
+        note(rank_warning(config.decoders, state_size, embedding_size))
+
+
+def rank_warning(decoders: int, state_size: int, embedding_size: int) -> str:
+    """Why `2·M·d_S < d_E` matters."""
+    return (
+        f"2·M·d_S = {2 * decoders * state_size} is less than d_E = {embedding_size}: the metric is singular and whole "
+        "directions have zero length; use more decoders or a smaller latent size"
+    )
+
+
+def _shape(transitions: Transitions) -> dict[str, Any]:
+    return {"observation": list(transitions.observation_shape), "action": repr(transitions.action_space)}
+
+
+def _untrained(config: ModelConfig, transitions: Transitions, seeds: tuple[int, ...]) -> LatentModel:
+    keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), 1_000) for seed in seeds])
+    size, space = transitions.states.shape[1], transitions.action_space
+    return eqx.filter_vmap(lambda key: new_model(config, size, space, key=key))(keys)
+
+
+def _blank_scaling(transitions: Transitions) -> Scaling:
+    def blank(size: int) -> Standardiser:
+        return Standardiser(np.zeros(size, np.float32), np.ones(size, np.float32))
+
+    return Scaling(blank(transitions.states.shape[1]), blank(1), transitions.action_space)
+
+
+def _run_phases(
+    folder: Run,
+    dataset: Dataset,
+    config: ModelConfig,
+    first_seed: int,
+    seeds: int,
+    data: FitData,
+    scaling: Scaling,
+    checkpoint_seconds: float,
+) -> None:
+    numbers = tuple(range(first_seed, first_seed + seeds))
+    constants = (data, jnp.array(numbers))
+    phase, state = _resume(folder, config, _untrained(config, dataset.transitions, numbers))
+    total = config.updates + config.variance_updates
+    with progress(f"fitting {dataset.reference}", total) as advance:
+        advance(_overall(config, phase, state))
+        while phase <= VARIANCES:
+            state = _run_phase(folder, config, phase, numbers, constants, state, advance, checkpoint_seconds)
+            models, phase = state.best_model, phase + 1
+            if phase <= VARIANCES:
+                state = begin(config, phase, models)
+                folder.save_checkpoint(_overall(config, phase, state), eqx.filter(state, eqx.is_array))
+    folder.save("model", eqx.filter((models, scaling), eqx.is_array))
+    folder.remove_checkpoints()
+
+
+def _run_phase(
+    folder: Run,
+    config: ModelConfig,
+    phase: int,
+    seeds: tuple[int, ...],
+    constants: Any,
+    state: FitState,
+    advance: Advance,
+    checkpoint_seconds: float,
+) -> FitState:
+    updates = _updates(config, phase)
+    block = min(max(updates // 40, 100), 1_000)
+    saved = time.monotonic()
+    while (step := int(state.step[0])) < updates:
+        start = time.monotonic()
+        length = min(block, updates - step)
+        state, *measured = run_block(constants, state, config=config, phase=phase, updates=length)
+        terms, held_out = map(np.asarray, measured)
+        _stop_at_nan(folder, terms, phase, step, seeds)
+        rows = _log_rows(phase, _overall(config, phase, state), seeds, terms, held_out, length, start)
+        folder.log(rows)
+        status = " ".join(f"{name} {terms[:, :, i].mean():.3g}" for i, name in enumerate(term_names(phase)))
+        advance(length, status=f"{PHASES[phase]}: {status}")
+        if time.monotonic() - saved > checkpoint_seconds:
+            folder.save_checkpoint(_overall(config, phase, state), eqx.filter(state, eqx.is_array))
+            saved = time.monotonic()
+    return state
+
+
+def _resume(folder: Run, config: ModelConfig, models: LatentModel) -> tuple[int, FitState]:
+    """The newest whole checkpoint, or the beginning."""
+    for step in reversed(folder.checkpoints):
+        phase = MEANS if step < config.updates else VARIANCES
+        state = begin(config, phase, models)
+        arrays, static = eqx.partition(state, eqx.is_array)
+        loaded = folder.load_checkpoint(step, arrays)
+        if loaded is not None:
+            folder.forget_metrics_after(step)
+            return phase, eqx.combine(jax.tree.map(jnp.asarray, loaded), static)
+    folder.forget_metrics_after(-1)
+    return MEANS, begin(config, MEANS, models)
+
+
+def _updates(config: ModelConfig, phase: int) -> int:
+    return config.updates if phase == MEANS else config.variance_updates
+
+
+def _overall(config: ModelConfig, phase: int, state: FitState) -> int:
+    """Updates done since the very beginning; the last of phase 1 counts as the first of phase 2."""
+    return int(state.step[0]) + (config.updates if phase == VARIANCES else 0)
+
+
+def _stop_at_nan(folder: Run, terms: np.ndarray, phase: int, first_step: int, seeds: tuple[int, ...]) -> None:
+    bad = ~np.isfinite(terms)
+    if bad.any():
+        step = int(np.argmax(bad.any(axis=(0, 2))))
+        seed, term = map(int, np.argwhere(bad[:, step])[0])
+        raise InputError(
+            f"{folder.folder}: the {term_names(phase)[term]} term became {terms[seed, step, term]} at update "
+            f"{first_step + step} of the {PHASES[phase]} (seed {seeds[seed]}); the last checkpoint is kept. "
+            "Try a smaller learning rate or a larger minimum variance"
+        )
+
+
+def _log_rows(
+    phase: int,
+    step: int,
+    seeds: tuple[int, ...],
+    terms: np.ndarray,
+    held_out: np.ndarray,
+    updates: int,
+    start: float,
+) -> list[dict[str, Any]]:
+    rate = updates / (time.monotonic() - start)
+    every_term = dict.fromkeys((*term_names(MEANS), *term_names(VARIANCES)), "")
+    rows = []
+    for index, seed in enumerate(seeds):
+        means = {name: f"{terms[index, :, i].mean():.6g}" for i, name in enumerate(term_names(phase))}
+        row = {"phase": PHASES[phase], "step": step, "seed": seed, "updates_per_second": f"{rate:.1f}"}
+        rows.append(row | every_term | means | {"held_out": f"{held_out[index]:.6g}"})
+    return rows

@@ -1,0 +1,210 @@
+"""A run's folder: all that a later command needs to read it, continue it or refuse it. JSON, CSV, arrays; no pickles.
+
+run.json            what this is: kind, configuration, data and its fingerprint, versions
+metrics.csv         what was measured on the way
+checkpoints/        the last two states of an unfinished run, each written whole or not at all
+*.npz               results
+"""
+
+import csv
+import fcntl
+import json
+import os
+import platform
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from gelato.errors import InputError
+from gelato.progress import note
+
+FORMAT = 1
+_KEPT_CHECKPOINTS = 2
+_PACKAGES = ("gelato-rl", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco", "minari")
+
+Tree = TypeVar("Tree")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder that describes itself."""
+
+    folder: Path
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        path = self.folder / "run.json"
+        if not path.exists():
+            raise InputError(f"{self.folder}: not a run's folder (it has no run.json)")
+        try:
+            description = json.loads(path.read_text())
+        except ValueError as error:
+            raise InputError(f"{path}: damaged ({error})") from error
+        if description["format"] > FORMAT:
+            raise InputError(
+                f"{self.folder}: written by gelato {description['versions']['gelato-rl']}, newer than this one; upgrade"
+            )
+        return description
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process alone."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InputError(
+                    f"{self.folder}: in use by another process; wait for it or use another folder"
+                ) from error
+            yield
+
+    def begin(self, kind: str, **settings: Any) -> bool:
+        """Describe a new run, or check that an old one is the same; True if there is one to continue."""
+        settings = json.loads(json.dumps(settings))
+        path = self.folder / "run.json"
+        if not path.exists():
+            if any(entry.name != ".lock" for entry in self.folder.iterdir()):
+                raise InputError(f"{self.folder}: holds files that are not a run's; use another folder")
+            description = {"format": FORMAT, "kind": kind, **settings, "versions": _versions()}
+            _write_whole(path, (json.dumps(description, indent=2) + "\n").encode())
+            return False
+        before = self.description
+        for name, value in {"kind": kind, **settings}.items():
+            if before.get(name) != value:
+                raise InputError(
+                    f"{self.folder}: was begun with {name} {_difference(before.get(name), value)}; "
+                    "use the same settings or another folder"
+                )
+        return True
+
+    def save(self, name: str, tree: Any) -> None:
+        """Write the arrays of a pytree to `name`.npz, whole or not at all."""
+        save_arrays(self.folder / f"{name}.npz", tree)
+
+    def load(self, name: str, like: Tree) -> Tree:
+        """Read `name`.npz into the structure of `like`."""
+        return load_arrays(self.folder / f"{name}.npz", like)
+
+    def has(self, name: str) -> bool:
+        """Whether `name`.npz was written."""
+        return (self.folder / f"{name}.npz").exists()
+
+    def save_checkpoint(self, step: int, tree: Any) -> None:
+        """Keep the state at a step, and the one before it."""
+        folder = self.folder / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        save_arrays(folder / f"{step:012d}.npz", tree)
+        for old in self.checkpoints[:-_KEPT_CHECKPOINTS]:
+            (folder / f"{old:012d}.npz").unlink()
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """The steps there are checkpoints of, oldest first."""
+        files = (self.folder / "checkpoints").glob("*.npz")
+        return sorted(int(file.stem) for file in files if re.fullmatch(r"\d{12}", file.stem))
+
+    def load_checkpoint(self, step: int, like: Tree) -> Tree | None:
+        """The state at a step, or None, with a note, where the file is damaged."""
+        path = self.folder / "checkpoints" / f"{step:012d}.npz"
+        try:
+            return load_arrays(path, like)
+        except InputError as error:
+            note(f"{error}; going back to the checkpoint before it")
+            return None
+
+    def remove_checkpoints(self) -> None:
+        """A finished run needs none."""
+        for step in self.checkpoints:
+            (self.folder / "checkpoints" / f"{step:012d}.npz").unlink()
+
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to metrics.csv; the first row ever sets the columns."""
+        path = self.folder / "metrics.csv"
+        new = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            if new:
+                writer.writeheader()
+            writer.writerows(rows)
+
+    def forget_metrics_after(self, step: int) -> None:
+        """Drop what an interrupted run logged past the checkpoint it goes on from."""
+        path = self.folder / "metrics.csv"
+        if path.exists():
+            with path.open(newline="") as file:
+                reader = csv.DictReader(file)
+                rows = [row for row in reader if int(row["step"]) <= step]
+            path.unlink()
+            if rows:
+                self.log(rows)
+
+
+def save_arrays(path: Path, tree: Any) -> None:
+    """Write the arrays of a pytree, each under its place in the tree."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    partial = path.with_name(f".{path.stem}-{os.getpid()}.npz")
+    try:
+        np.savez(partial, **{jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in leaves})  # type: ignore[arg-type]
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_arrays(path: Path, like: Tree) -> Tree:
+    """Read arrays into the structure of `like`, whose leaves are arrays or their shapes."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    try:
+        with np.load(path) as saved:
+            arrays = {name: saved[name] for name in saved.files}
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing; the run is not finished") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: damaged or cut short") from error
+    loaded = []
+    for place, leaf in leaves:
+        array = arrays.get(jax.tree_util.keystr(place))
+        if array is None or array.shape != leaf.shape:
+            found = "nothing" if array is None else f"shape {array.shape}"
+            raise InputError(f"{path}: holds {found} where {jax.tree_util.keystr(place)} of shape {leaf.shape} belongs")
+        loaded.append(array)
+    return jax.tree_util.tree_unflatten(structure, loaded)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _versions() -> dict[str, str]:
+    installed = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            installed[package] = version(package)
+        except ModuleNotFoundError:
+            installed[package] = "not installed"
+    return installed
+
+
+def _difference(before: Any, now: Any) -> str:
+    """Where two settings differ, in as few words as will do."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return ", ".join(
+            f"{name} {before.get(name)}, not {now.get(name)}"
+            for name in {**before, **now}
+            if before.get(name) != now.get(name)
+        )
+    return f"{before}, not {now}"
