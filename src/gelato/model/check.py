@@ -186,7 +186,7 @@ def rollout(
         def step(z: Float[Array, " latent"], given: Any) -> Any:
             action, key = given
             forward_key, decoder_key = jax.random.split(key)
-            z = model.forward(model.embedding(z, action)).sample(key=forward_key)
+            z = model.imagine(model.embedding(z, action), key=forward_key)
             decoded = model.decode(z)
             noise = jax.random.normal(decoder_key, decoded.mean.shape[1:])
             return z, decoded.mean[member] + jnp.sqrt(decoded.variance[member]) * noise

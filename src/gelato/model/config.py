@@ -14,16 +14,22 @@ Preset = Literal["default", "paper"]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that decides what a fit gives, the data and the seeds aside."""
+    """Everything that decides what a fit gives, the data and the seeds aside.
+
+    `minimum_variance` holds for encoder and forward model and for the calibrated variance of phase 1,
+    `observation_minimum_variance` for the variance networks of decoders and reward.
+    """
 
     latent_size: int = 32
     decoders: int = 5
     hidden: tuple[int, ...] = (256, 256)
+    forward_hidden: tuple[int, ...] = (512, 512)
     couplings: int = 2
     activation: str = "silu"
     shortcuts: bool = True
     minimum_variance: float = 1e-4
-    variance_per_dimension: bool = True
+    observation_minimum_variance: float = 1e-6
+    variance_per_dimension: bool = False
     kl_weight: float = 0.1
     prediction_weight: float = 1.0
     rewards_to_unit_range: bool = False
@@ -51,8 +57,8 @@ class ModelConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
         if self.activation not in ACTIVATIONS:
             raise InputError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
-        if self.variance_updates < 0 or not self.hidden or min(self.hidden) < 1:
-            raise InputError("variance_updates must not be negative, and hidden needs at least one positive width")
+        if self.variance_updates < 0 or min(self.hidden, default=0) < 1 or min(self.forward_hidden, default=0) < 1:
+            raise InputError("variance_updates must not be negative, and networks need at least one positive width")
 
     @property
     def term_weights(self) -> dict[str, float]:
@@ -69,9 +75,10 @@ DEFAULT = ModelConfig()
 
 # Table "Hyper parameters for variational model"; M, which it leaves open, is 5.
 PAPER = ModelConfig(
+    forward_hidden=(256, 256),
     shortcuts=False,
     minimum_variance=1e-2,
-    variance_per_dimension=False,
+    observation_minimum_variance=1e-2,
     kl_weight=1.0,
     prediction_weight=0.0,
     rewards_to_unit_range=True,
@@ -108,6 +115,7 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
             DEFAULT,
             latent_size=2,
             hidden=(64, 64),
+            forward_hidden=(64, 64),
             activation="tanh",
             batch_size=128,
             updates=10_000,

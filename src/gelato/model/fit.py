@@ -34,6 +34,11 @@ class FitData(eqx.Module):
     state_size: int = eqx.field(static=True)
     action_size: int = eqx.field(static=True)
 
+    @property
+    def states(self) -> Float[Array, "n state"]:
+        """The states of the training rows."""
+        return self.rows[:, : self.state_size]
+
     def batch(self, rows: Float[Array, "k columns"], weights: Float[Array, "k members"]) -> Batch:
         """Take gathered rows apart again."""
         stops = np.cumsum([self.state_size, self.action_size, 1, self.state_size])
@@ -92,14 +97,17 @@ def new_model(config: ModelConfig, state_size: int, action_space: ActionSpace, *
         latent_size=config.latent_size,
         decoders=config.decoders,
         hidden=config.hidden,
+        forward_hidden=config.forward_hidden,
         couplings=config.couplings,
         activation=config.activation,
         minimum_variance=config.minimum_variance,
+        observation_minimum_variance=config.observation_minimum_variance,
         shortcuts=config.shortcuts,
         key=key,
     )
 
 
+@eqx.filter_jit
 def begin(config: ModelConfig, phase: int, models: LatentModel) -> FitState:
     """The state a phase starts from; every array of `models` has the seed as its first axis."""
 
@@ -111,6 +119,18 @@ def begin(config: ModelConfig, phase: int, models: LatentModel) -> FitState:
 
     # Copied, since a block takes over the buffers of its state and no two of them may be the same.
     return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, eqx.filter_vmap(one)(models))
+
+
+@eqx.filter_jit
+def new_models(
+    config: ModelConfig, state_size: int, action_space: ActionSpace, seeds: Int[Array, " seeds"]
+) -> LatentModel:
+    """Untrained models, one for each seed along the first axis of every array."""
+
+    def one(seed: Int[Array, ""]) -> LatentModel:
+        return new_model(config, state_size, action_space, key=jax.random.fold_in(jax.random.key(seed), 2**30))
+
+    return eqx.filter_vmap(one)(seeds)
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -190,12 +210,15 @@ def _update(
 def _trained_in(phase: int, model: LatentModel) -> LatentModel:
     """Which leaves a phase trains: all but the variance networks of decoders and reward, or just these."""
 
-    def variances(model: LatentModel) -> tuple[Any, Any]:
-        return model.decoders.raw_variance, model.reward.raw_variance
+    def marked(tree: Any, mark: bool) -> Any:
+        return jax.tree.map(lambda leaf: mark and eqx.is_array(leaf), tree)
 
-    everywhere = jax.tree.map(lambda leaf: eqx.is_array(leaf) and phase == MEANS, model)
-    inside = jax.tree.map(lambda leaf: eqx.is_array(leaf) and phase == VARIANCES, variances(model))
-    return eqx.tree_at(variances, everywhere, inside)
+    variances = (model.decoders.raw_variance, model.reward.raw_variance)
+    return eqx.tree_at(
+        lambda m: (m.decoders.raw_variance, m.reward.raw_variance, m.support),
+        marked(model, phase == MEANS),
+        (*marked(variances, phase == VARIANCES), marked(model.support, False)),
+    )
 
 
 def _optimiser(config: ModelConfig, phase: int) -> optax.GradientTransformation:

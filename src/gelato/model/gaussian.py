@@ -13,8 +13,12 @@ class Gaussian(eqx.Module):
     variance: Float[Array, "*batch dim"]
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, "*batch dim"]:
-        """`μ + σ ε` with `ε ~ N(0, I)`, differentiable in `μ` and `σ`."""
-        return self.mean + jnp.sqrt(self.variance) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        """`μ + σ ε` with `ε ~ N(0, I)`."""
+        return self.at(jax.random.normal(key, self.mean.shape, self.mean.dtype))
+
+    def at(self, noise: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+        """`μ + σ ε` for a given `ε`, differentiable in `μ` and `σ`."""
+        return self.mean + jnp.sqrt(self.variance) * noise
 
     def log_density(self, x: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
         """`log N(x; μ, σ²)`, summed over dimensions."""

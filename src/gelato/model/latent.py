@@ -33,6 +33,16 @@ class Forward(eqx.Module):
         return Gaussian(start + change.mean, change.variance)
 
 
+class Support(eqx.Module):
+    """The box of latent states the data reaches. Rollouts stay inside: beyond it a network extrapolates without end."""
+
+    low: Float[Array, "*batch latent"]
+    high: Float[Array, "*batch latent"]
+
+    def __call__(self, z: Float[Array, " latent"]) -> Float[Array, " latent"]:
+        return jnp.clip(z, self.low, self.high)
+
+
 class LatentModel(eqx.Module):
     """All pieces of the model; `decoders` is an ensemble with the member as the first axis of every weight."""
 
@@ -43,6 +53,7 @@ class LatentModel(eqx.Module):
     termination: MLP
     policy: GaussianMLP | MLP
     decoders: SplitGaussian
+    support: Support
 
     def __init__(
         self,
@@ -52,9 +63,11 @@ class LatentModel(eqx.Module):
         latent_size: int,
         decoders: int,
         hidden: Sequence[int],
+        forward_hidden: Sequence[int],
         couplings: int,
         activation: str,
         minimum_variance: float,
+        observation_minimum_variance: float,
         shortcuts: bool,
         key: PRNGKeyArray,
     ) -> None:
@@ -62,21 +75,32 @@ class LatentModel(eqx.Module):
         action_size = action_space.size
         size = latent_size + action_size
         common = (hidden, activation, minimum_variance)
+        observed = (hidden, activation, observation_minimum_variance)
         self.encoder = GaussianMLP(
             state_size, latent_size, *common, shortcut=shortcuts, initial_variance=0.05, key=keys[0]
         )
         self.embedding = Embedding(latent_size, action_size, couplings, hidden[:1], activation, key=keys[1])
-        forward = GaussianMLP(size, latent_size, *common, shortcut=shortcuts, initial_variance=0.05, key=keys[2])
+        forward = GaussianMLP(
+            size,
+            latent_size,
+            forward_hidden,
+            activation,
+            minimum_variance,
+            shortcut=shortcuts,
+            initial_variance=0.05,
+            key=keys[2],
+        )
         self.forward = Forward(forward, residual=shortcuts)
-        self.reward = SplitGaussian(size, 1, *common, shortcut=shortcuts, key=keys[3])
+        self.reward = SplitGaussian(size, 1, *observed, shortcut=shortcuts, key=keys[3])
         self.termination = MLP(size, 1, hidden, activation, key=keys[4])
         if isinstance(action_space, Discrete):
             self.policy = MLP(state_size, action_size, hidden, activation, key=keys[5])
         else:
             self.policy = GaussianMLP(state_size, action_size, *common, key=keys[5])
         self.decoders = eqx.filter_vmap(
-            lambda k: SplitGaussian(latent_size, state_size, *common, shortcut=shortcuts, key=k)
+            lambda k: SplitGaussian(latent_size, state_size, *observed, shortcut=shortcuts, key=k)
         )(jax.random.split(keys[6], decoders))
+        self.support = Support(jnp.full(latent_size, -jnp.inf), jnp.full(latent_size, jnp.inf))
 
     def encode(self, state: Float[Array, " state"]) -> Gaussian:
         """`q(z|s)`."""
@@ -93,6 +117,10 @@ class LatentModel(eqx.Module):
     def decoded_variances(self, z: Float[Array, " latent"]) -> Float[Array, "members state"]:
         """`(σ_D^i)²(z)` of every member."""
         return eqx.filter_vmap(lambda member: member.variance(z))(self.decoders)
+
+    def imagine(self, e: Float[Array, " embedding"], *, key: PRNGKeyArray) -> Float[Array, " latent"]:
+        """`z′ ~ F(·|e)`, kept where the data reaches."""
+        return self.support(self.forward(e).sample(key=key))
 
     def termination_probability(self, e: Float[Array, " embedding"]) -> Float[Array, ""]:
         """The learned head's probability that the episode ends here."""
@@ -145,6 +173,17 @@ class Prediction(eqx.Module):
         """`log 1/M Σ_i N(s′; μ_i, σ_i²)`: the mixture itself."""
         each = self.next_states.log_density(jnp.broadcast_to(next_state, self.next_states.mean.shape))
         return jax.nn.logsumexp(each) - jnp.log(each.shape[0])
+
+
+@eqx.filter_jit
+def with_support(models: LatentModel, states: Float[Array, "n state"]) -> LatentModel:
+    """Models of several seeds with the box of the posterior means of these states."""
+
+    def one(model: LatentModel) -> LatentModel:
+        means = jax.vmap(lambda state: model.encode(state).mean)(states)
+        return eqx.tree_at(lambda m: m.support, model, Support(means.min(axis=0), means.max(axis=0)))
+
+    return eqx.filter_vmap(one)(models)
 
 
 def predict(model: LatentModel, state: Float[Array, " state"], action: Float[Array, " action"]) -> Prediction:

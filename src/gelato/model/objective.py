@@ -56,8 +56,9 @@ def objective_terms(
     key: PRNGKeyArray,
 ) -> Terms:
     """Each term as a loss (negative log-likelihood or divergence), averaged over the batch."""
-    keys = jax.random.split(key, batch.rewards.shape[0])
-    parts = jax.vmap(_parts, in_axes=(None, None, 0, 0))(model, target_encoder, batch, keys)
+    # One draw for the whole batch: a key for each row would cost as many kernels as a network.
+    noise = jax.random.normal(key, (batch.rewards.shape[0], 3, model.latent_size))
+    parts = jax.vmap(_parts, in_axes=(None, None, 0, 0))(model, target_encoder, batch, noise)
     # The member is the outer axis: one batched product a layer, which is over twice as fast as the other way round.
     means = eqx.filter_vmap(lambda mean: jax.vmap(jax.vmap(mean))(parts.latents))(model.decoders.mean)
     weights = batch.weights.T
@@ -115,18 +116,19 @@ def variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
     return -jnp.mean(batch.weights.T * states) - jnp.mean(rewards)
 
 
-def _parts(model: LatentModel, target_encoder: GaussianMLP, transition: Batch, key: PRNGKeyArray) -> _Parts:
-    start_key, end_key, forward_key = jax.random.split(key, 3)
-    start, end = model.encode(transition.states), model.encode(transition.next_states)
+def _parts(
+    model: LatentModel, target_encoder: GaussianMLP, transition: Batch, noise: Float[Array, "3 latent"]
+) -> _Parts:
+    posteriors = jax.vmap(model.encode)(jnp.stack([transition.states, transition.next_states]))
     target = jax.lax.stop_gradient(target_encoder(transition.next_states))
-    z0, z1 = start.sample(key=start_key), end.sample(key=end_key)
+    z0, z1 = posteriors.at(noise[:2])
     e = model.embedding(z0, transition.actions)
     forward = model.forward(e)
     logit = model.termination(jax.lax.stop_gradient(e))[0]
     return _Parts(
-        latents=jnp.stack([z0, z1, forward.sample(key=forward_key)]),
+        latents=jnp.stack([z0, z1, forward.at(noise[2])]),
         reward=jnp.square(model.reward.mean(e) - transition.rewards),
-        prior=start.divergence(standard_like(start)),
+        prior=posteriors.divergence(standard_like(posteriors))[0],
         dynamics=target.divergence(forward),
         termination=jax.nn.softplus(logit) - transition.terminated * logit,
         policy=_policy_loss(model.policy, transition.states, transition.actions),

@@ -21,16 +21,17 @@ from gelato.model.fit import (
     FitData,
     FitState,
     begin,
-    new_model,
+    new_models,
     prepare,
     run_block,
     term_names,
 )
-from gelato.model.latent import LatentModel, Scaling
+from gelato.model.latent import LatentModel, Scaling, with_support
 from gelato.progress import Advance, note, progress
 from gelato.runs import Run
 
 _CHECKPOINT_SECONDS = 20.0
+_SUPPORT_ROWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,13 @@ def load_model(run: Path | str, dataset: Dataset | None = None) -> FittedModel:
     dataset = dataset or load(description["data"]["reference"])
     if dataset.transitions.fingerprint() != description["fingerprint"]:
         raise InputError(f"{run}: was fitted to other data than {dataset.reference} now holds (fingerprints differ)")
-    settings = description["config"] | {"hidden": tuple(description["config"]["hidden"])}
-    config, seeds = ModelConfig(**settings), tuple(description["seeds"])
+    lists_as_tuples: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in description["config"].items()
+    }
+    config, seeds = ModelConfig(**lists_as_tuples), tuple(description["seeds"])
     transitions = dataset.transitions
-    like = (_untrained(config, transitions, seeds), _blank_scaling(transitions))
-    arrays, static = eqx.partition(like, eqx.is_array)
+    like = (eqx.filter_eval_shape(_untrained, config, transitions, seeds), _blank_scaling(transitions))
+    arrays, static = eqx.partition(like, lambda leaf: hasattr(leaf, "shape"))
     models, scaling = eqx.combine(folder.load("model", arrays), static)
     models = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models)
     return FittedModel(folder, dataset, config, seeds, models, scaling)
@@ -150,9 +153,7 @@ def _shape(transitions: Transitions) -> dict[str, Any]:
 
 
 def _untrained(config: ModelConfig, transitions: Transitions, seeds: tuple[int, ...]) -> LatentModel:
-    keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), 1_000) for seed in seeds])
-    size, space = transitions.states.shape[1], transitions.action_space
-    return eqx.filter_vmap(lambda key: new_model(config, size, space, key=key))(keys)
+    return new_models(config, transitions.states.shape[1], transitions.action_space, jnp.array(seeds))
 
 
 def _blank_scaling(transitions: Transitions) -> Scaling:
@@ -181,7 +182,8 @@ def _run_phases(
         while phase <= VARIANCES:
             state = _run_phase(folder, config, phase, numbers, constants, state, advance, checkpoint_seconds)
             models, phase = state.best_model, phase + 1
-            if phase <= VARIANCES:
+            if phase == VARIANCES:
+                models = with_support(models, data.states[:_SUPPORT_ROWS])
                 state = begin(config, phase, models)
                 folder.save_checkpoint(_overall(config, phase, state), eqx.filter(state, eqx.is_array))
     folder.save("model", eqx.filter((models, scaling), eqx.is_array))
