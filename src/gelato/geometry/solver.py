@@ -1,6 +1,6 @@
 """What every geodesic solver takes and returns, the straight line, and the bracket around every distance.
 
-    ‖Φ(a) − Φ(b)‖  ≤  d(a, b) = inf_γ ∫ √(γ'ᵀG(γ)γ') dt  ≤  length of the straight line
+‖Φ(a) − Φ(b)‖  ≤  d(a, b) = inf_γ ∫ √(γ'ᵀG(γ)γ') dt  ≤  length of the straight line
 """
 
 from abc import abstractmethod
