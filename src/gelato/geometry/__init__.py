@@ -1,7 +1,8 @@
 """Metrics, geodesics and neighbours for any JAX function; knows nothing of reinforcement learning.
 
-A metric is a value `point -> G`, a solver a value `(metric, a, b) -> Geodesic`; everything takes one point and is `vmap`ped by
-the caller. `distance` goes inside compiled programs, `distances`, `pairwise` and `connecting_geodesic` are for the host.
+A metric is a value `point -> G`, a solver a value `(metric, a, b) -> Geodesic`; everything takes one point and is
+`vmap`ped by the caller. `distance` goes inside compiled programs, `distances`, `pairwise` and `connecting_geodesic` are
+for the host.
 """
 
 from gelato.geometry.composite import Composite, ExactScale, FrozenScale, ProbedScale, freeze, probe, sample

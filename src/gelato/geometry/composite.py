@@ -6,8 +6,9 @@ with the stacked ensemble `Φ = (μ¹, σ¹, …, μᴹ, σᴹ)/√M`, so that
 
     vᵀGv = ‖J_Φ J_μF v‖² + Σₖ (J_σF v)ₖ² Ḡₖₖ.
 
-Only the last sum wants `diag(Ḡ)`, a product for each latent dimension; how it is had is a value of its own: `ExactScale`,
-`FrozenScale` (a diagonal kept from one point) or `ProbedScale` (`E‖J_Φ(ε ⊙ u)‖² = Σₖ uₖ² Ḡₖₖ` for random signs ε).
+Only the last sum wants `diag(Ḡ)`, a product for each latent dimension; how it is had is a value of its own:
+`ExactScale`, `FrozenScale` (a diagonal kept from one point) or `ProbedScale` (`E‖J_Φ(ε ⊙ u)‖² = Σₖ uₖ² Ḡₖₖ` for random
+signs ε).
 """
 
 from abc import abstractmethod
@@ -75,8 +76,8 @@ class ProbedScale(AbstractScaleTerm):
 class Composite(AbstractImmersed):
     """Theorem 2's metric for a forward model `e -> (μ_F, σ_F)` and decoders `x -> ([M, out] means, [M, out] scales)`.
 
-    `noise` holds standard normal draws: `Ḡ` is averaged over `x = μ_F + σ_F ⊙ noise`. The default, one draw of zero, is `x`
-    at the mean of F (as the paper's algorithm has it). Fixed draws keep the metric deterministic and smooth.
+    `noise` holds standard normal draws: `Ḡ` is averaged over `x = μ_F + σ_F ⊙ noise`. The default, one draw of zero, is
+    `x` at the mean of F (as the paper's algorithm has it). Fixed draws keep the metric deterministic and smooth.
     """
 
     forward: Gaussian

@@ -2,10 +2,11 @@
 
     min_c  E(c) = Σ_q w_q γ'(t_q)ᵀ G(γ(t_q)) γ'(t_q),    γ = straight line + Σⱼ cⱼ φⱼ
 
-with Legendre shape functions `φⱼ` and Gauss nodes `t_q`: for a smooth metric the error falls exponentially in the number of
-modes. Because `∫φⱼ'φₖ' = δⱼₖ`, the energy's Hessian is `2G` for every mode if `G` is constant; dividing the coefficients by the
-Cholesky factor of the mean `G` along the start (damped by its own diagonal, so that no unit enters) makes it near the
-identity, and L-BFGS converges in tens of evaluations where `G` is nearly singular, too. Any metric will do.
+with Legendre shape functions `φⱼ` and Gauss nodes `t_q`: for a smooth metric the error falls exponentially in the
+number of modes. Because `∫φⱼ'φₖ' = δⱼₖ`, the energy's Hessian is `2G` for every mode if `G` is constant; dividing the
+coefficients by the Cholesky factor of the mean `G` along the start (damped by its own diagonal, so that no unit enters)
+makes it near the identity, and L-BFGS converges in tens of evaluations where `G` is nearly singular, too. Any metric
+will do.
 """
 
 import equinox as eqx
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from gelato.geometry.curve import Curve, Legendre, energy, gauss, length, speeds_squared, straight
+from gelato.geometry.curve import Curve, Legendre, energy, gauss, length_and_energy, straight
 from gelato.geometry.metric import AbstractMetric, Point
 from gelato.geometry.minimise import minimise
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
@@ -23,7 +24,7 @@ PRECONDITIONER_NODES = 4
 
 
 class Converged(AbstractSolver):
-    """Preconditioned L-BFGS on `modes` Legendre modes until the energy promises to fall by less than `tolerance`, relatively."""
+    """Preconditioned L-BFGS on Legendre modes until the energy promises to fall by less than `tolerance` of itself."""
 
     modes: int = eqx.field(static=True, default=8)
     nodes: int = eqx.field(static=True, default=24)
@@ -59,24 +60,18 @@ class Converged(AbstractSolver):
 
     def _measure(self, metric: AbstractMetric, start: Curve, shape: Array, converged: Array) -> Geodesic:
         curve = Curve(start.start, start.end, shape, start.basis)
+        before, after = (length_and_energy(metric, curve, self.nodes) for curve in (start, curve))
         # Less energy does not mean less length where the start has constant speed and the curve found has not.
-        shorter = length(metric, curve, self.nodes) <= length(metric, start, self.nodes)
+        shorter = after[0] <= before[0]
         curve = Curve(start.start, start.end, jnp.where(shorter, shape, start.coefficients), start.basis)
-        L = length(metric, curve, self.nodes)
-        return Geodesic(curve, L, energy(metric, curve, self.nodes), converged & jnp.isfinite(L))
+        L, E = (jnp.where(shorter, new, old) for new, old in zip(after, before))
+        return Geodesic(curve, L, E, converged & jnp.isfinite(L))
 
 
 def _factor(metric: AbstractMetric, curve: Curve, damping: float) -> Float[Array, "dim dim"]:
-    t, w = (jnp.asarray(x, curve.start.dtype) for x in gauss(PRECONDITIONER_NODES))
-    G = jnp.einsum("q,qij->ij", w, jax.vmap(lambda t: metric(curve(t)))(t))
+    t, w = gauss(PRECONDITIONER_NODES)
+    G = jnp.einsum("q,qij->ij", jnp.asarray(w, curve.start.dtype), jax.vmap(metric)(curve.at(t)[0]))
     diagonal = jnp.diagonal(G)
     # A direction of no length at all still needs a finite step: the smallest that the dtype tells from zero.
     floor = jnp.finfo(G.dtype).eps * jnp.max(diagonal) + jnp.finfo(G.dtype).tiny
     return jnp.linalg.cholesky(G + jnp.diag(damping * diagonal + floor))
-
-
-def speed_variation(metric: AbstractMetric, curve: Curve, nodes: int = 24) -> Float[Array, ""]:
-    """`1 − L²/E`: zero exactly at constant speed, as every geodesic has."""
-    squares = speeds_squared(metric, curve, nodes)
-    w = jnp.asarray(gauss(nodes)[1], squares.dtype)
-    return 1 - (jnp.sqrt(squares) @ w) ** 2 / (squares @ w)

@@ -1,8 +1,8 @@
 """Curves between two points: `γ(t) = (1 − t)a + tb + Σⱼ cⱼ φⱼ(t)` with shape functions `φⱼ(0) = φⱼ(1) = 0`.
 
 Whatever the basis, a curve is linear in its coefficients and ends where it should, so that solvers differ only in how
-they choose `c`. Lengths and energies are integrals of the speed `√(γ'ᵀGγ')` by Gauss–Legendre quadrature: exact speeds have
-no chord bias, and along a geodesic the speed is constant, so that few nodes do.
+they choose `c`. Lengths and energies are integrals of the speed `√(γ'ᵀGγ')` by Gauss–Legendre quadrature: exact speeds
+have no chord bias, and along a geodesic the speed is constant, so that few nodes do.
 """
 
 from abc import abstractmethod
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.polynomial.legendre import legvander
 from scipy.linalg import null_space
 
 from gelato.geometry.metric import AbstractMetric, Point
@@ -26,6 +27,10 @@ class AbstractBasis(eqx.Module):
     @abstractmethod
     def __call__(self, t: Scalar) -> Float[Array, " modes"]:
         """The values `φⱼ(t)`."""
+
+    @abstractmethod
+    def tables(self, t: Float[np.ndarray, " nodes"]) -> tuple[Table, Table]:
+        """Values `φⱼ(t)` and slopes `φⱼ'(t)` at fixed nodes, as constants of the compiled program."""
 
     @property
     @abstractmethod
@@ -45,13 +50,18 @@ class Legendre(AbstractBasis):
             P.append(((2 * j + 1) * x * P[j] - j * P[j - 1]) / (j + 1))
         return jnp.stack([(P[j + 1] - P[j - 1]) / (2 * np.sqrt(2 * j + 1)) for j in range(1, self.modes + 1)])
 
+    def tables(self, t: Float[np.ndarray, " nodes"]) -> tuple[Table, Table]:
+        P = legvander(2 * t - 1, self.modes + 1)
+        norms = np.sqrt(2 * np.arange(1, self.modes + 1) + 1)
+        return (P[:, 2:] - P[:, :-2]) / (2 * norms), norms * P[:, 1:-1]
+
     @property
     def size(self) -> int:
         return self.modes
 
 
 class Spline(AbstractBasis):
-    """Natural cubic splines with equal segments, an orthonormal basis of all that vanish at both ends (the paper's curve)."""
+    """Natural cubic splines with equal segments that vanish at both ends, an orthonormal basis (the paper's curve)."""
 
     modes: int = eqx.field(static=True)
 
@@ -61,13 +71,21 @@ class Spline(AbstractBasis):
         segment = jnp.clip(jnp.floor(jax.lax.stop_gradient(t) * segments), 0, segments - 1).astype(int)
         return jnp.power(t, jnp.arange(4)) @ table[segment]
 
+    def tables(self, t: Float[np.ndarray, " nodes"]) -> tuple[Table, Table]:
+        segment = np.clip(np.floor(t * (self.modes + 1)), 0, self.modes).astype(int)
+        powers = t[:, None] ** np.arange(4)
+        slopes = np.arange(4) * t[:, None] ** np.maximum(np.arange(4) - 1, 0)
+        table = _spline_table(self.modes)[segment]
+        return np.einsum("nk,nkm->nm", powers, table), np.einsum("nk,nkm->nm", slopes, table)
+
     @property
     def size(self) -> int:
         return self.modes
 
 
 def _spline_table(modes: int) -> Float[np.ndarray, "segments 4 modes"]:
-    # A cubic per segment (in t), subject to: zero at both ends with zero second derivative, twice differentiable at knots.
+    # A cubic per segment (in t), subject to: zero at both ends with zero second derivative, twice differentiable at
+    # knots.
     segments = modes + 1
     knots = np.linspace(0, 1, segments + 1)
     derivatives = [lambda t: [1, t, t**2, t**3], lambda t: [0, 1, 2 * t, 3 * t**2], lambda t: [0, 0, 2, 6 * t]]
@@ -101,6 +119,15 @@ class Curve(eqx.Module):
         return jax.jvp(self, (t,), (jnp.ones_like(t),))[1]
 
 
+    def at(self, t: Float[np.ndarray, " nodes"]) -> tuple[Float[Array, "nodes dim"], Float[Array, "nodes dim"]]:
+        """Points and velocities at fixed nodes."""
+        dtype = self.coefficients.dtype
+        values, slopes = (jnp.asarray(table, dtype) for table in self.basis.tables(t))
+        chord = self.end - self.start
+        points = self.start + jnp.asarray(t, dtype)[:, None] * chord + values @ self.coefficients
+        return points, chord + slopes @ self.coefficients
+
+
 def straight(a: Point, b: Point, basis: AbstractBasis) -> Curve:
     """The straight line from `a` to `b`, as a member of a family of curves."""
     return Curve(a, b, jnp.zeros((basis.size, a.size), dtype=a.dtype), basis)
@@ -114,20 +141,24 @@ def gauss(nodes: int) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " 
 
 def speeds_squared(metric: AbstractMetric, curve: Curve, nodes: int) -> Float[Array, " nodes"]:
     """`γ'ᵀG(γ)γ'` at the quadrature nodes."""
-    t = jnp.asarray(gauss(nodes)[0], dtype=curve.start.dtype)
-    return jax.vmap(lambda t: metric.quadratic(curve(t), curve.velocity(t)))(t)
+    return jax.vmap(metric.quadratic)(*curve.at(gauss(nodes)[0]))
+
+
+def length_and_energy(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> tuple[Scalar, Scalar]:
+    """`L(γ)` and `E(γ)` from one evaluation of the speeds."""
+    squares = speeds_squared(metric, curve, nodes)
+    weights = jnp.asarray(gauss(nodes)[1], dtype=squares.dtype)
+    return root(squares) @ weights, squares @ weights
 
 
 def length(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> Scalar:
     """`L(γ) = ∫ √(γ'ᵀG(γ)γ') dt`."""
-    speeds = root(speeds_squared(metric, curve, nodes))
-    return speeds @ jnp.asarray(gauss(nodes)[1], dtype=speeds.dtype)
+    return length_and_energy(metric, curve, nodes)[0]
 
 
 def energy(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> Scalar:
     """`E(γ) = ∫ γ'ᵀG(γ)γ' dt`, so that `√E ≥ L` with equality at constant speed."""
-    squares = speeds_squared(metric, curve, nodes)
-    return squares @ jnp.asarray(gauss(nodes)[1], dtype=squares.dtype)
+    return length_and_energy(metric, curve, nodes)[1]
 
 
 def root(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

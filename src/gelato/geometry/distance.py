@@ -1,8 +1,9 @@
-"""Distances as a user asks for them: one pair, one point to many, all pairs; chunked, checked, with a bar where it takes long.
+"""Distances as a user asks for them: one pair, one point to many, all pairs; chunked, checked, with a progress bar.
 
-`distance` is pure and differentiable, to be used inside compiled programs. The others run on the host: they cut the pairs into
-chunks of one compiled shape, so that a million pairs need the memory of one chunk, and refuse numbers that are not finite.
-In two dimensions `Converged` is also started from the shortest path on a graph, and the shorter curve is kept.
+`distance` is pure and differentiable, to be used inside compiled programs. The others run on the host: they cut the
+pairs into chunks of one compiled shape, so that a million pairs need the memory of one chunk, and refuse numbers that
+are not finite. In two dimensions `Converged` is also started from the shortest path on a graph, and the shorter curve
+is kept.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 from gelato.progress import note, progress
 
 CHUNK = 4096
+Host = Array | np.ndarray
 LONG = 8  # chunks from which a progress bar is worth its lines
 
 
@@ -37,39 +39,44 @@ def connecting_geodesic(metric: AbstractMetric, a: Point, b: Point, solver: Abst
     """The shortest curve found between two points, with length, energy and convergence (`Converged` unless told)."""
     check_dimensions(a, b)
     found = geodesics(metric, a[None], b[None], solver)
-    return jax.tree.map(lambda leaf: leaf[0], found)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), found)
 
 
 def distances(
     metric: AbstractMetric,
     a: Point,
-    many: Float[Array, "many dim"],
+    many: Float[Host, "many dim"],
     solver: AbstractSolver | None = None,
     chunk: int = CHUNK,
-) -> Float[Array, " many"]:
+) -> Float[np.ndarray, " many"]:
     """Distances from one point to many (`Near` unless told)."""
-    return paired(metric, jnp.broadcast_to(a, (len(many), a.size)), many, solver, chunk)
+    many = jnp.asarray(many)
+    if many.ndim != 2 or many.shape[1] != a.size:
+        raise InputError(
+            f"the point has {a.size} dimensions, the others are an array {many.shape}: pass [many, {a.size}]"
+        )
+    return paired(metric, jnp.broadcast_to(a, many.shape), many, solver, chunk)
 
 
 def pairwise(
-    metric: AbstractMetric, points: Float[Array, "n dim"], solver: AbstractSolver | None = None, chunk: int = CHUNK
-) -> Float[Array, "n n"]:
+    metric: AbstractMetric, points: Float[Host, "n dim"], solver: AbstractSolver | None = None, chunk: int = CHUNK
+) -> Float[np.ndarray, "n n"]:
     """The symmetric matrix of distances between points (`Converged` unless told); each pair is solved once."""
     rows, columns = np.triu_indices(len(points), k=1)
     values = np.zeros((len(points), len(points)), dtype=np.asarray(points).dtype)
     if len(rows):
         starts, ends = jnp.asarray(points)[rows], jnp.asarray(points)[columns]
         values[rows, columns] = paired(metric, starts, ends, solver or Converged(), chunk)
-    return jnp.asarray(values + values.T)
+    return values + values.T
 
 
 def paired(
     metric: AbstractMetric,
-    starts: Float[Array, "pairs dim"],
-    ends: Float[Array, "pairs dim"],
+    starts: Float[Host, "pairs dim"],
+    ends: Float[Host, "pairs dim"],
     solver: AbstractSolver | None = None,
     chunk: int = CHUNK,
-) -> Float[Array, " pairs"]:
+) -> Float[np.ndarray, " pairs"]:
     """Distances between corresponding points (`Near` unless told); curves are not kept."""
     found = geodesics(metric, starts, ends, solver or _near(metric), chunk, keep=lambda g: (g.length, g.converged))
     lengths, converged = found
@@ -87,13 +94,13 @@ def paired(
 
 def geodesics(
     metric: AbstractMetric,
-    starts: Float[Array, "pairs dim"],
-    ends: Float[Array, "pairs dim"],
+    starts: Float[Host, "pairs dim"],
+    ends: Float[Host, "pairs dim"],
     solver: AbstractSolver | None = None,
     chunk: int = CHUNK,
     keep: Callable[[Geodesic], Any] = lambda geodesic: geodesic,
 ) -> Any:
-    """The geodesic of every pair (`Converged` unless told), or what `keep` takes from it, leaves stacked along the first axis."""
+    """The geodesic of every pair (`Converged` unless told), or what `keep` takes from it, along the first axis."""
     starts, ends = jnp.asarray(starts), jnp.asarray(ends)
     if starts.shape != ends.shape or starts.ndim != 2:
         raise InputError(f"starts {starts.shape} and ends {ends.shape} must be two equal arrays [pairs, dim]")
@@ -143,8 +150,8 @@ def _chunked(solve: Callable[..., Any], arrays: tuple[Array | None, ...], chunk:
             # The last chunk repeats its final pair up to the compiled shape.
             index = np.minimum(np.arange(begin, begin + chunk), count - 1)
             out = solve(*(None if array is None else array[index] for array in arrays))
-            pieces.append(jax.tree.map(lambda leaf: np.asarray(leaf)[: count - begin], out))
+            pieces.append(jax.tree.map(np.asarray, out))
             advance(1)
     if not pieces:
         raise InputError("there are no pairs to measure: pass at least one point")
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *pieces)
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *pieces)

@@ -1,7 +1,7 @@
 """Geodesics on a graph: Dijkstra's shortest paths over nearest neighbours, edges as long as their straight lines.
 
-A graph knows nothing of local minima, so its paths are starts for the converged solver where walls and folds lie in between;
-its lengths are upper bounds that only get close in two dimensions. Host code (SciPy), not to be `jit`ted.
+A graph knows nothing of local minima, so its paths are starts for the converged solver where walls and folds lie in
+between; its lengths are upper bounds that only get close in two dimensions. Host code (SciPy), not to be `jit`ted.
 """
 
 from typing import NamedTuple
@@ -36,14 +36,14 @@ class Graph(NamedTuple):
 
     def path(self, source: int, target: int) -> Float[np.ndarray, "stops dim"]:
         """The stops of the shortest path between two nodes."""
-        lengths, before = dijkstra(self.edges, directed=False, indices=source, return_predecessors=True)
-        if not np.isfinite(lengths[target]):
+        lengths, before = dijkstra(self.edges, directed=False, indices=np.array([source]), return_predecessors=True)
+        if not np.isfinite(lengths[0, target]):
             raise InputError(f"no path leads from node {source} to node {target}: build the graph with more neighbours")
-        return self.points[_backtrack(before, source, target)]
+        return self.points[_backtrack(before[0], source, target)]
 
 
-def build(metric: AbstractMetric, points: Float[Array, "nodes dim"], neighbours: int = 12) -> Graph:
-    """Join every point to its Euclidean nearest neighbours by edges `√(vᵀGv)` long, integrated along the straight line."""
+def build(metric: AbstractMetric, points: Float[Array | np.ndarray, "nodes dim"], neighbours: int = 12) -> Graph:
+    """Join every point to its Euclidean nearest neighbours by edges as long as the straight line between them."""
     nodes = np.asarray(points)
     if len(nodes) < 2:
         raise InputError(f"a graph needs at least two points, got {len(nodes)}")
@@ -60,16 +60,18 @@ def build(metric: AbstractMetric, points: Float[Array, "nodes dim"], neighbours:
     return Graph(nodes, csr_matrix((lengths, (pairs[:, 0], pairs[:, 1])), shape=(len(nodes), len(nodes))))
 
 
-def grid(points: Float[Array, "points 2"], size: int = 32, margin: float = 0.2) -> Float[np.ndarray, "nodes 2"]:
+def grid(
+    points: Float[Array | np.ndarray, "points 2"], size: int = 32, margin: float = 0.2
+) -> Float[np.ndarray, "nodes 2"]:
     """A square grid over the points' bounding box and a margin around it."""
     low, high = np.min(points, axis=0), np.max(points, axis=0)
     border = margin * np.max(high - low) + np.finfo(np.float32).tiny
-    axes = [np.linspace(l - border, h + border, size) for l, h in zip(low, high)]
+    axes = [np.linspace(least - border, most + border, size) for least, most in zip(low, high)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2).astype(np.asarray(points).dtype)
 
 
 def path_curves(graph: Graph, pairs: Int[np.ndarray, "pairs 2"], modes: int) -> Float[np.ndarray, "pairs modes dim"]:
-    """Coefficients of the smooth curves nearest to the shortest paths between pairs of nodes (zero where there is none)."""
+    """Coefficients of the smooth curves nearest to the shortest paths between pairs (zero where there is no path)."""
     coefficients = np.zeros((len(pairs), modes, graph.points.shape[1]))
     sources, rows = np.unique(pairs[:, 0], return_inverse=True)
     lengths, before = dijkstra(graph.edges, directed=False, indices=sources, return_predecessors=True)
@@ -92,7 +94,7 @@ def _fit(stops: Float[np.ndarray, "stops dim"], lengths: Float[np.ndarray, " sto
     t = np.linspace(0, 1, SAMPLES)
     path = np.stack([np.interp(t, lengths / lengths[-1], column) for column in stops.T], axis=1)
     deviation = path - (stops[0] + t[:, None] * (stops[-1] - stops[0]))
-    shapes = np.asarray(jax.vmap(Legendre(modes))(jnp.asarray(t)))
+    shapes = Legendre(modes).tables(t)[0]
     return np.linalg.lstsq(shapes, deviation, rcond=None)[0]
 
 

@@ -2,8 +2,9 @@
 
 A metric answers two questions: the tensor `G(z)` and the squared length `vᵀG(z)v` of a tangent, the latter by
 Jacobian-vector products, since forming `G` costs one product for every dimension. All but `Tensor` are pullbacks
-of one deterministic map Φ into an ambient space (up to the forward model's variance term, which needs an anchor), and say
-so by `immersion`: solvers then only need forward passes, and `‖Φ(a) − Φ(b)‖` bounds every curve's length from below.
+of one deterministic map Φ into an ambient space (up to the forward model's variance term, which needs an anchor), and
+say so by `immersion`: solvers then only need forward passes, and `‖Φ(a) − Φ(b)‖` bounds every curve's length from
+below.
 """
 
 from abc import abstractmethod
@@ -39,7 +40,7 @@ class AbstractImmersed(AbstractMetric):
 
     @abstractmethod
     def immersion(self, anchor: Point) -> Immersion:
-        """A map whose pullback is the metric: exactly at the anchor, and everywhere if the metric is a plain pullback."""
+        """A map whose pullback is the metric: exactly at the anchor, and everywhere if `G` is a plain pullback."""
 
 
 class Euclidean(AbstractImmersed):

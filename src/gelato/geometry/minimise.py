@@ -38,10 +38,10 @@ class _State(eqx.Module):
 def minimise(function: Callable[[Vector], Scalar], x: Vector, iterations: int, tolerance: float) -> Minimum:
     """Minimise a function whose Hessian is near the identity, until a step promises to gain less than `tolerance`."""
     evaluate = jax.value_and_grad(function)
-    value, gradient = evaluate(x)
-    empty = jnp.zeros((MEMORY, x.size), x.dtype)
-    zero = jnp.zeros((), int)
-    start = _State(x, value, gradient, -gradient, jnp.ones_like(value), empty, empty, zero, gradient @ gradient / 2)
+    empty, still = jnp.zeros((MEMORY, x.size), x.dtype), jnp.zeros_like(x)
+    infinite = jnp.asarray(jnp.inf, x.dtype)
+    # From infinity, a first step of no length is accepted and evaluates the start: one copy of `function` to compile.
+    start = _State(x, infinite, still, still, jnp.ones_like(infinite), empty, empty, jnp.zeros((), int), infinite)
 
     def unfinished(state: _State) -> Bool[Array, ""]:
         # NaN compares false, which ends the loop.

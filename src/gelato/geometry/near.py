@@ -1,17 +1,17 @@
 """The default for neighbours: one damped Gauss–Newton step in closed form, metric frozen at the midpoint.
 
 For a pullback metric the energy is `E(γ) = ∫‖c'‖² dt` with `c = Φ∘γ`. Deform the straight line by `u(t) = Σⱼ wⱼ φⱼ(t)`:
-the ambient velocity becomes `c' + (Ju)' ≈ c' + J_m u'`, with `J_m` the Jacobian at the midpoint; what is dropped, `J'u`, is an
-order of `‖b − a‖` smaller. With `φⱼ'` orthonormal Legendre polynomials the minimiser over `wⱼ` decouples,
+the ambient velocity becomes `c' + (Ju)' ≈ c' + J_m u'`, with `J_m` the Jacobian at the midpoint; what is dropped,
+`J'u`, is an order of `‖b − a‖` smaller. With `φⱼ'` orthonormal Legendre polynomials the minimiser over `wⱼ` decouples,
 
     wⱼ = argmin_w ‖J_m w + rⱼ‖²,    rⱼ = ∫ φⱼ'(t) c'(t) dt,
 
-that is, the straight line's acceleration loses its tangential part: to leading order the geodesic equation. For two quadrature
-nodes there is one mode and `r` is the difference of two velocities. The least-squares problem is solved by a few steps of
-conjugate gradients, a product with `J_m` and one with its transpose each, rather than by forming `J_m` (a product for every
-dimension). Stopping early is the damping: steps stay in directions that are long in the ambient space, nearly singular ones
-are never entered, and no unit enters anywhere. The curve's own length is measured exactly, by quadrature of its speed, and
-the straight line is kept where it is shorter.
+that is, the straight line's acceleration loses its tangential part: to leading order the geodesic equation. For two
+quadrature nodes there is one mode and `r` is the difference of two velocities. The least-squares problem is solved by a
+few steps of conjugate gradients, a product with `J_m` and one with its transpose each, rather than by forming `J_m` (a
+product for every dimension). Stopping early is the damping: steps stay in directions that are long in the ambient
+space, nearly singular ones are never entered, and no unit enters anywhere. The curve's own length is measured exactly,
+by quadrature of its speed, and the straight line is kept where it is shorter.
 """
 
 from functools import partial
@@ -30,9 +30,10 @@ Velocities = Float[Array, "nodes ambient"]
 
 
 class Near(AbstractSolver):
-    """Closed-form geodesics between near points: `rounds` corrections by `iterations` steps of conjugate gradients each.
+    """Closed-form geodesics between near points: `rounds` corrections by `iterations` conjugate-gradient steps each.
 
-    `tolerance` bounds the further relative decrease of the energy that one more gradient step promises, for `converged`.
+    `tolerance` bounds the further relative decrease of the energy that one more gradient step promises, for
+    `converged`.
     """
 
     nodes: int = eqx.field(static=True, default=2)
@@ -56,7 +57,8 @@ class Near(AbstractSolver):
 
     def _correct(self, phi: Immersion, curve: Curve) -> tuple[Curve, Velocities, Bool[Array, ""]]:
         weights = jnp.asarray(gauss(self.nodes)[1], curve.start.dtype)
-        project = (_slopes(curve, self.nodes) * weights[:, None]).T
+        slopes = jnp.asarray(curve.basis.tables(gauss(self.nodes)[0])[1], curve.start.dtype)
+        project = (slopes * weights[:, None]).T
         _, push = jax.linearize(phi, jax.lax.stop_gradient((curve.start + curve.end) / 2))
         transposed = jax.linear_transpose(push, curve.start)
         solve = partial(_least_squares, push, lambda y: transposed(y)[0], iterations=self.iterations)
@@ -76,13 +78,8 @@ class Near(AbstractSolver):
 
 
 def _velocities(phi: Immersion, curve: Curve) -> Velocities:
-    t = jnp.asarray(gauss(curve.basis.size + 1)[0], curve.start.dtype)
-    return jax.vmap(lambda t: jax.jvp(phi, (curve(t),), (curve.velocity(t),))[1])(t)
-
-
-def _slopes(curve: Curve, nodes: int) -> Float[Array, "nodes modes"]:
-    t = jnp.asarray(gauss(nodes)[0], curve.start.dtype)
-    return jax.vmap(lambda t: jax.jvp(curve.basis, (t,), (jnp.ones_like(t),))[1])(t)
+    points, velocities = curve.at(gauss(curve.basis.size + 1)[0])
+    return jax.vmap(lambda point, velocity: jax.jvp(phi, (point,), (velocity,))[1])(points, velocities)
 
 
 def _length(velocities: Velocities, weights: Float[Array, " nodes"]) -> Scalar:

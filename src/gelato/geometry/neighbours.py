@@ -1,9 +1,9 @@
-"""Nearest neighbours: exact in XLA on an accelerator, FAISS on the CPU, and the nearest *under the metric* from a shortlist.
+"""Nearest neighbours: exact in XLA on an accelerator, FAISS on the CPU, and *under the metric* from a shortlist.
 
-`grouped` splits the set into groups, keeps the `k` groups with the smallest minima and ranks inside them: every one of the `k`
-nearest is in such a group, since otherwise `k` groups would each hold a nearer point. Selecting this way costs two small top-k
-instead of one over the whole set. Squared distances are expanded as `‖x‖² − 2qx` about the data's mean and the
-survivors measured again by differences, because the expansion cancels where neighbours are close.
+`grouped` splits the set into groups, keeps the `k` groups with the smallest minima and ranks inside them: every one of
+the `k` nearest is in such a group, since otherwise `k` groups would each hold a nearer point. Selecting this way costs
+two small top-k instead of one over the whole set. Squared distances are expanded as `‖x‖² − 2qx` about the data's mean
+and the survivors measured again by differences, because the expansion cancels where neighbours are close.
 """
 
 from typing import NamedTuple
@@ -21,15 +21,17 @@ from gelato.geometry.solver import AbstractSolver
 
 GROUPS = 1024
 QUERY_CHUNK = 1024
-# Ranks kept beyond k before distances are measured exactly, so that rounding in the expansion cannot push a neighbour out.
+# Ranks kept beyond k before distances are measured exactly, so that rounding in the expansion cannot push a neighbour
+# out.
 SPARE = 8
+Host = Array | np.ndarray
 
 
 class Neighbours(NamedTuple):
     """Rows of the data and distances, nearest first."""
 
-    indices: Int[Array, "queries k"]
-    distances: Float[Array, "queries k"]
+    indices: Int[np.ndarray, "queries k"]
+    distances: Float[np.ndarray, "queries k"]
 
 
 def grouped(
@@ -70,15 +72,16 @@ def _grouped_smallest(values: Float[Array, " n"], k: int) -> Int[Array, " k"]:
 
 
 def nearest(
-    data: Float[Array, "n dim"],
-    queries: Float[Array, "queries dim"],
+    data: Float[Host, "n dim"],
+    queries: Float[Host, "queries dim"],
     k: int,
     *,
-    leave_out: Int[Array, " queries"] | None = None,
+    leave_out: Int[Host, " queries"] | None = None,
 ) -> Neighbours:
     """The exact `k` nearest rows to each query, by the fastest way of the machine at hand.
 
-    `leave_out[i]` is the row that query `i` itself is, to be skipped by its index, so that duplicates of it still count.
+    `leave_out[i]` is the row that query `i` itself is, to be skipped by its index, so that duplicates of it still
+    count.
     """
     _check_queries(data, queries)
     _check(k, len(data) - (leave_out is not None))
@@ -89,14 +92,14 @@ def nearest(
 
 
 def nearest_approximate(
-    data: Float[Array, "n dim"],
-    queries: Float[Array, "queries dim"],
+    data: Float[Host, "n dim"],
+    queries: Float[Host, "queries dim"],
     k: int,
     *,
-    leave_out: Int[Array, " queries"] | None = None,
+    leave_out: Int[Host, " queries"] | None = None,
     probes: int = 32,
 ) -> Neighbours:
-    """The `k` nearest rows by a FAISS inverted file, for sets too large for exact search (from about five million rows)."""
+    """The `k` nearest rows by a FAISS inverted file, for sets too large for exact search (above some million rows)."""
     _check_queries(data, queries)
     _check(k, len(data) - (leave_out is not None))
     dim = np.shape(data)[1]
@@ -109,13 +112,13 @@ def nearest_approximate(
 
 def nearest_under_metric(
     metric: AbstractMetric,
-    data: Float[Array, "n dim"],
-    queries: Float[Array, "queries dim"],
+    data: Float[Host, "n dim"],
+    queries: Float[Host, "queries dim"],
     k: int,
     *,
     shortlist: int = 64,
     solver: AbstractSolver | None = None,
-    leave_out: Int[Array, " queries"] | None = None,
+    leave_out: Int[Host, " queries"] | None = None,
 ) -> Neighbours:
     """The `k` nearest rows by geodesic distance among a Euclidean shortlist, which bounds the recall (see `recall`)."""
     if shortlist < k:
@@ -130,16 +133,16 @@ def nearest_under_metric(
 
 def recall(
     metric: AbstractMetric,
-    data: Float[Array, "n dim"],
-    queries: Float[Array, "queries dim"],
+    data: Float[Host, "n dim"],
+    queries: Float[Host, "queries dim"],
     k: int,
     *,
     shortlist: int = 64,
     larger: int = 512,
     solver: AbstractSolver | None = None,
-    leave_out: Int[Array, " queries"] | None = None,
+    leave_out: Int[Host, " queries"] | None = None,
 ) -> float:
-    """The share of the `k` nearest under the metric, found from the `larger` shortlist, that the `shortlist` holds too."""
+    """The share of the `k` nearest under the metric, from the `larger` shortlist, that the `shortlist` finds too."""
     few, many = (
         np.asarray(
             nearest_under_metric(metric, data, queries, k, shortlist=size, solver=solver, leave_out=leave_out).indices
@@ -149,12 +152,14 @@ def recall(
     return float(np.mean([np.isin(row, other).mean() for row, other in zip(many, few)]))
 
 
-def _on_accelerator(data: Array, queries: Array, k: int, leave_out: Array | None) -> Neighbours:
+def _on_accelerator(data: Host, queries: Host, k: int, leave_out: Host | None) -> Neighbours:
     own = jnp.full(len(queries), -1) if leave_out is None else jnp.asarray(leave_out)
     chunk = min(QUERY_CHUNK, len(queries))
     begins = range(0, len(queries), chunk)
     pieces = [_search(jnp.asarray(data), *_padded(queries, own, begin, chunk), k) for begin in begins]
-    indices, distances = (jnp.concatenate(parts)[: len(queries)] for parts in zip(*pieces))
+    indices, distances = (
+        np.concatenate([np.asarray(part) for part in parts])[: len(queries)] for parts in zip(*pieces)
+    )
     return Neighbours(indices, distances)
 
 
@@ -163,7 +168,7 @@ def _padded_take(array: Array, index: Array) -> Array:
     return array[index]
 
 
-def _padded(queries: Array, own: Array, begin: int, chunk: int) -> tuple[Array, Array]:
+def _padded(queries: Host, own: Array, begin: int, chunk: int) -> tuple[Array, Array]:
     index = jnp.minimum(jnp.arange(begin, begin + chunk), len(queries) - 1)
     return _padded_take(jnp.asarray(queries), index), _padded_take(own, index)
 
@@ -179,7 +184,7 @@ _search = jax.jit(search, static_argnums=3)
 
 
 def _by_faiss(
-    index: faiss.Index, data: Array, queries: Array, k: int, leave_out: Int[Array, " queries"] | None
+    index: faiss.Index, data: Host, queries: Host, k: int, leave_out: Int[Host, " queries"] | None
 ) -> Neighbours:
     rows = _as_rows(data)
     index.add(rows)
@@ -196,7 +201,7 @@ def _by_faiss(
     return Neighbours(found, np.sqrt(np.take_along_axis(exact, order, axis=1)))
 
 
-def _as_rows(array: Float[Array, "n dim"]) -> Float[np.ndarray, "n dim"]:
+def _as_rows(array: Float[Host, "n dim"]) -> Float[np.ndarray, "n dim"]:
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
@@ -207,7 +212,7 @@ def _check(k: int, available: int) -> None:
         raise InputError(f"{k} neighbours were asked for, but only {available} rows can be one: lower k or add data")
 
 
-def _check_queries(data: Array, queries: Array) -> None:
+def _check_queries(data: Host, queries: Host) -> None:
     if np.ndim(data) != 2 or np.ndim(queries) != 2 or np.shape(data)[1] != np.shape(queries)[1]:
         raise InputError(
             f"data {np.shape(data)} and queries {np.shape(queries)} must be arrays [rows, dim] of one dimension"

@@ -2,9 +2,12 @@
 
     G(γ) γ'' = ½ ∇_z(γ'ᵀG(z)γ') − (D_z G)[γ'] γ'
 
-is the Euler–Lagrange equation of the energy. `exponential` integrates it; `Shooting` finds the initial velocity that hits the
-other end by Newton's method. It needs a regular `G`, and a solution only has to be a geodesic, not a shortest one.
+is the Euler–Lagrange equation of the energy. `exponential` integrates it; `Shooting` finds the initial velocity that
+hits the other end by Newton's method. It needs a regular `G`, and a solution only has to be a geodesic, not a shortest
+one.
 """
+
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -12,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gelato.geometry.curve import Curve, Legendre, energy, gauss, length
+from gelato.geometry.curve import Curve, Legendre, gauss, length_and_energy
 from gelato.geometry.metric import AbstractMetric, Point, Tangent
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 
@@ -34,9 +37,9 @@ def exponential(
     tolerance: float = 1e-6,
     max_steps: int = 512,
 ) -> tuple[Float[Array, "times dim"], Float[Array, "times dim"]]:
-    """Points and velocities at the given times of the geodesic with `γ(0)` and `γ'(0)` as given (NaN if it diverges)."""
+    """Points and velocities at given times of the geodesic with given `γ(0)` and `γ'(0)` (NaN if it diverges)."""
 
-    def field(t: Array, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:  # noqa: ARG001
+    def field(t: Any, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:  # noqa: ARG001
         z, v = y
         return v, acceleration(metric, z, v)
 
@@ -82,12 +85,13 @@ class Shooting(AbstractSolver):
         curve = self._fit(metric, a, b, velocity)
         error = jnp.linalg.norm(miss(velocity)) / jnp.maximum(jnp.linalg.norm(b - a), jnp.finfo(a.dtype).tiny)
         converged = (error <= 100 * self.tolerance) | jnp.all(a == b)
-        return Geodesic(curve, length(metric, curve, FIT_NODES), energy(metric, curve, FIT_NODES), converged)
+        L, E = length_and_energy(metric, curve, FIT_NODES)
+        return Geodesic(curve, L, E, converged & jnp.isfinite(L))
 
     def _fit(self, metric: AbstractMetric, a: Point, b: Point, velocity: Tangent) -> Curve:
         # The shape functions' slopes are orthonormal, so projecting the velocity gives the coefficients.
         basis = Legendre(self.modes)
-        t, w = (jnp.asarray(x, a.dtype) for x in gauss(FIT_NODES))
-        _, velocities = exponential(metric, a, velocity, t, self.tolerance)
-        slopes = jax.vmap(lambda t: jax.jvp(basis, (t,), (jnp.ones_like(t),))[1])(t)
-        return Curve(a, b, (slopes * w[:, None]).T @ velocities, basis)
+        t, w = gauss(FIT_NODES)
+        _, velocities = exponential(metric, a, velocity, jnp.asarray(t, a.dtype), self.tolerance)
+        project = jnp.asarray((basis.tables(t)[1] * w[:, None]).T, a.dtype)
+        return Curve(a, b, project @ velocities, basis)

@@ -5,13 +5,15 @@ A cubic spline of 8 coefficients, SGD with momentum 0.99 and rate 1e-3, 20 steps
     E(θ) = Σᵢ ‖Φ(γ(i/n)) − Φ(γ((i−1)/n))‖²,
 
 the squared norms that the pseudo-code's differences must mean (they telescope as printed). The length is
-`Σᵢ √(γ'ᵀG(γ)γ') / n` with the root that Definition 1 has and the algorithm lacks. Its step size carries a unit: rescaled
-observations make it diverge, so the result is flagged, and may be longer than the straight line, as the paper's is.
+`Σᵢ √(γ'ᵀG(γ)γ') / n` with the root that Definition 1 has and the algorithm lacks. Its step size carries a unit:
+rescaled observations make it diverge, so the result is flagged, and may be longer than the straight line, as the
+paper's is.
 """
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
@@ -22,7 +24,7 @@ from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 
 
 class PaperSGD(AbstractSolver):
-    """A fixed number of SGD steps on a spline's discrete energy (`converged`: the last step changed it by under 1e-3)."""
+    """SGD steps on a spline's discrete energy (`converged`: the last step changed it by less than a thousandth)."""
 
     coefficients: int = eqx.field(static=True, default=8)
     steps: int = eqx.field(static=True, default=20)
@@ -36,13 +38,13 @@ class PaperSGD(AbstractSolver):
             raise InputError(f"{type(metric).__name__} has no immersion, which the paper's solver needs: use Converged")
         line = straight(a, b, Spline(self.coefficients))
         phi = metric.immersion(jax.lax.stop_gradient((a + b) / 2))
-        grid = jnp.linspace(0, 1, self.points + 1, dtype=a.dtype)
+        grid = np.linspace(0, 1, self.points + 1)
 
         def with_shape(shape: Array) -> Curve:
             return Curve(a, b, shape, line.basis)
 
         def discrete_energy(shape: Array) -> Float[Array, ""]:
-            outputs = jax.vmap(lambda t: phi(with_shape(shape)(t)))(grid)
+            outputs = jax.vmap(phi)(with_shape(shape).at(grid)[0])
             return jnp.sum(jnp.diff(outputs, axis=0) ** 2)
 
         optimiser = optax.sgd(self.rate, self.momentum)
@@ -56,7 +58,7 @@ class PaperSGD(AbstractSolver):
         origin = line.coefficients
         (shape, _), values = jax.lax.scan(step, (origin, optimiser.init(origin)), None, length=self.steps)
         curve = with_shape(jax.lax.stop_gradient(shape))
-        squares = jax.vmap(lambda t: metric.quadratic(curve(t), curve.velocity(t)))(grid[1:])
+        squares = jax.vmap(metric.quadratic)(*curve.at(grid[1:]))
         L = jnp.mean(root(squares))
-        settled = jnp.abs(values[-1] - values[-2]) <= 1e-3 * values[-1]
+        settled = (jnp.abs(values[-1] - values[-2]) <= 1e-3 * values[-1]) & (values[-1] <= values[0])
         return Geodesic(curve, L, jnp.mean(squares), settled & jnp.isfinite(L))

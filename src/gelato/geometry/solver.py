@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from gelato.errors import InputError
-from gelato.geometry.curve import Curve, Legendre, Scalar, energy, length, straight
+from gelato.geometry.curve import Curve, Legendre, Scalar, length_and_energy, straight
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
 
 
@@ -39,8 +39,8 @@ class Straight(AbstractSolver):
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
         check_dimensions(a, b)
         curve = straight(a, b, Legendre(1))
-        L = length(metric, curve, self.nodes)
-        return Geodesic(curve, L, energy(metric, curve, self.nodes), jnp.isfinite(L))
+        L, E = length_and_energy(metric, curve, self.nodes)
+        return Geodesic(curve, L, E, jnp.isfinite(L))
 
 
 def lower_bound(metric: AbstractImmersed, a: Point, b: Point) -> Scalar:

@@ -1,0 +1,1 @@
+"""Throughput and length error of every solver on one trained decoder, beside stochman."""
