@@ -157,7 +157,8 @@ def test_a_polygons_chords_approach_the_length_at_second_order(sphere):
 def test_more_modes_bring_the_length_down_exponentially(sphere):
     a, b = jnp.array([0.0, 0.6]), jnp.array([1.5, 0.6])
     errors = [
-        float(solve(Converged(modes, 40, tolerance=1e-14), sphere, a, b).length) / great_circle(a, b) - 1 for modes in (1, 4)
+        float(solve(Converged(modes, 40, tolerance=1e-14), sphere, a, b).length) / great_circle(a, b) - 1
+        for modes in (1, 4)
     ]
     assert errors[0] > 50 * errors[1] > 0
 

@@ -21,7 +21,6 @@ from gelato.geometry import (
 )
 
 
-
 def point():
     return jnp.array([0.3, -0.7, 0.2, 0.5])
 
@@ -138,7 +137,7 @@ def test_a_scalar_statistic_such_as_a_reward_has_a_pullback_of_rank_one():
 
 def test_separate_mean_and_scale_make_a_gaussian():
     metric = GaussianPullback(gaussian(lambda z: 2 * z, lambda z: z**2))
-    np.testing.assert_allclose(metric(point()), jnp.diag(4 + 4 * point()**2), rtol=1e-12)
+    np.testing.assert_allclose(metric(point()), jnp.diag(4 + 4 * point() ** 2), rtol=1e-12)
     np.testing.assert_allclose(log_volume(metric, point()), jnp.log(volume(metric, point())), rtol=1e-12)
 
 

@@ -118,7 +118,6 @@ class Curve(eqx.Module):
         """The velocity `γ'(t)`."""
         return jax.jvp(self, (t,), (jnp.ones_like(t),))[1]
 
-
     def at(self, t: Float[np.ndarray, " nodes"]) -> tuple[Float[Array, "nodes dim"], Float[Array, "nodes dim"]]:
         """Points and velocities at fixed nodes."""
         dtype = self.coefficients.dtype

@@ -77,7 +77,7 @@ def path_curves(graph: Graph, pairs: Int[np.ndarray, "pairs 2"], modes: int) -> 
     lengths, before = dijkstra(graph.edges, directed=False, indices=sources, return_predecessors=True)
     for index, (row, (source, target)) in enumerate(zip(rows, pairs)):
         if source != target and np.isfinite(lengths[row, target]):
-            stops = _backtrack(before[row], source, target)
+            stops = _backtrack(before[row], int(source), int(target))
             coefficients[index] = _fit(graph.points[stops], lengths[row, stops], modes)
     return coefficients
 

@@ -39,10 +39,9 @@ def grouped(
 ) -> tuple[Int[Array, " k"], Float[Array, " k"]]:
     """The `k` nearest rows to one query and their distances: exact, pure, for use inside compiled programs.
 
-    `exclude` is the query's own row where it is one of the data (leave one out), `-1` where it is not.
+    `exclude` is the query's own row where it is one of the data (leave one out; at infinite distance), `-1` where not.
     """
-    available = len(data) - (0 if isinstance(exclude, int) and exclude < 0 else 1)
-    _check(k, available)
+    _check(k, len(data))
     centre = jnp.mean(data, axis=0)
     wide = min(k + SPARE, len(data))
     squares = (
