@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float

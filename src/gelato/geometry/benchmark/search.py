@@ -1,4 +1,4 @@
-"""Timing of exact nearest neighbours: the grouped search on an accelerator, FAISS flat and ours beside it on the CPU."""
+"""Timing of exact nearest neighbours: the grouped search on an accelerator, FAISS flat and ours on the CPU."""
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
