@@ -65,7 +65,9 @@ class Near(AbstractSolver):
         velocities = _velocities(phi, curve)
         for _ in range(self.rounds):
             # By the envelope theorem the coefficients may be held fixed when the length is differentiated.
-            step = jax.vmap(solve)(jax.lax.stop_gradient(project @ velocities))
+            residuals = jax.lax.stop_gradient(project @ velocities)
+            # Unrolled: modes are few, and a batch axis of size one costs XLA transposes.
+            step = jnp.stack([solve(residual) for residual in residuals])
             trial = Curve(curve.start, curve.end, curve.coefficients + step, curve.basis)
             trial_velocities = _velocities(phi, trial)
             # False for NaN, which must not win over a straight line that is fine.

@@ -53,9 +53,9 @@ def solvers() -> dict[str, tuple[AbstractSolver, int]]:
 def records(
     dimensions: tuple[int, ...] = DIMENSIONS, batch: int | None = None, train_steps: int = 600, search: bool = True
 ) -> Iterator[Record]:
-    """Every record, as it is measured; `batch` pairs are solved at once (1,024 on a CPU, 65,536 on an accelerator)."""
+    """Every record, as it is measured; `batch` pairs are solved at once (256 on a CPU, 65,536 on an accelerator)."""
     on_cpu = jax.default_backend() == "cpu"
-    batch = batch or (1024 if on_cpu else 65_536)
+    batch = batch or (256 if on_cpu else 65_536)
     if not stochman.available():
         note("stochman is not installed, so it is left out: pip install 'gelato-rl[bench]'")
     for dim in dimensions:

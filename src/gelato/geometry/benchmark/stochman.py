@@ -1,8 +1,8 @@
 """stochman 0.3.0, the best public library for this, on the same decoder and pairs (extra `bench`; needs PyTorch).
 
 Its `EmbeddedManifold` minimises the energy of the decoded chords along a cubic spline by Adam, here for a whole batch
-at once; 150 steps on 20 points are its default. The curves it returns are measured by our quadrature, so that only curves
-are compared, and the faster of one and two threads counts, since a second thread often slows PyTorch down here.
+at once; 150 steps on 20 points are its default. The curves it returns are measured by our quadrature, so that only
+curves are compared, and the faster of one and two threads counts, since a second one often slows PyTorch down here.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from gelato.geometry.benchmark.decoder import MEMBERS, OUT, Decoder
 from gelato.geometry.metric import AbstractMetric
 
 # (steps of Adam, points on the curve)
-SETTINGS = [(20, 10), (50, 10), (150, 20)]
+SETTINGS = [(10, 10), (20, 10), (30, 10), (50, 10), (150, 20)]
 THREADS = (1, 2)
 GRID = 64
 
