@@ -10,8 +10,11 @@ that is, the straight line's acceleration loses its tangential part: to leading 
 quadrature nodes there is one mode and `r` is the difference of two velocities. The least-squares problem is solved by a
 few steps of conjugate gradients, a product with `J_m` and one with its transpose each, rather than by forming `J_m` (a
 product for every dimension). Stopping early is the damping: steps stay in directions that are long in the ambient
-space, nearly singular ones are never entered, and no unit enters anywhere. The curve's own length is measured exactly,
-by quadrature of its speed, and the straight line is kept where it is shorter.
+space, nearly singular ones are never entered, and no unit enters anywhere.
+
+The length is a quadrature of the curve's speed at the same nodes, and the straight line is kept where that is shorter by
+the same quadrature. Two nodes are for near pairs only: on far pairs the figure may fall below the geodesic's length (at
+d = 2 by 1.4% in the median, more than the straight line errs), so use more nodes or `Converged` there.
 """
 
 from functools import partial
