@@ -13,8 +13,8 @@ product for every dimension). Stopping early is the damping: steps stay in direc
 space, nearly singular ones are never entered, and no unit enters anywhere.
 
 The length is a quadrature of the curve's speed at the same nodes, and the straight line is kept where that is shorter
-by the same quadrature. Two nodes are for near pairs only: on far pairs the figure may fall below the geodesic's length (at
-d = 2 by 1.4% in the median, more than the straight line errs), so use more nodes or `Converged` there.
+by the same quadrature. Two nodes are for near pairs only: on far pairs the figure may fall below the geodesic's length
+(at d = 2 by 1.4% in the median, more than the straight line errs), so use more nodes or `Converged` there.
 """
 
 from functools import partial
