@@ -1,0 +1,77 @@
+"""Metrics, geodesics and neighbours for any JAX function; knows nothing of reinforcement learning.
+
+A metric is a value `point -> G`, a solver a value `(metric, a, b) -> Geodesic`; everything takes one point and is
+`vmap`ped by the caller. `distance` goes inside compiled programs, `distances`, `pairwise` and `connecting_geodesic` are
+for the host.
+"""
+
+from gelato.geometry.composite import Composite, ExactScale, FrozenScale, ProbedScale, freeze, probe, sample
+from gelato.geometry.converged import Converged
+from gelato.geometry.curve import Curve, energy, length
+from gelato.geometry.distance import connecting_geodesic, distance, distances, geodesics, paired, pairwise
+from gelato.geometry.graph import Graph
+from gelato.geometry.metric import (
+    AbstractImmersed,
+    AbstractMetric,
+    EnsemblePullback,
+    Euclidean,
+    GaussianPullback,
+    Pullback,
+    Tensor,
+    gaussian,
+    log_volume,
+    rank_bound,
+    volume,
+)
+from gelato.geometry.near import Near
+from gelato.geometry.neighbours import Neighbours, grouped, nearest, nearest_approximate, nearest_under_metric, recall
+from gelato.geometry.ode import Shooting, exponential
+from gelato.geometry.paper import PaperSGD
+from gelato.geometry.solver import AbstractSolver, Geodesic, Straight, bracket, lower_bound
+
+__all__ = [
+    "AbstractImmersed",
+    "AbstractMetric",
+    "AbstractSolver",
+    "Composite",
+    "Converged",
+    "Curve",
+    "EnsemblePullback",
+    "Euclidean",
+    "ExactScale",
+    "FrozenScale",
+    "GaussianPullback",
+    "Geodesic",
+    "Graph",
+    "Near",
+    "Neighbours",
+    "PaperSGD",
+    "ProbedScale",
+    "Pullback",
+    "Shooting",
+    "Straight",
+    "Tensor",
+    "bracket",
+    "connecting_geodesic",
+    "distance",
+    "distances",
+    "energy",
+    "exponential",
+    "freeze",
+    "gaussian",
+    "geodesics",
+    "grouped",
+    "length",
+    "log_volume",
+    "lower_bound",
+    "nearest",
+    "nearest_approximate",
+    "nearest_under_metric",
+    "paired",
+    "pairwise",
+    "probe",
+    "rank_bound",
+    "recall",
+    "sample",
+    "volume",
+]

@@ -1,0 +1,167 @@
+"""Curves between two points: `γ(t) = (1 − t)a + tb + Σⱼ cⱼ φⱼ(t)` with shape functions `φⱼ(0) = φⱼ(1) = 0`.
+
+Whatever the basis, a curve is linear in its coefficients and ends where it should, so that solvers differ only in how
+they choose `c`. Lengths and energies are integrals of the speed `√(γ'ᵀGγ')` by Gauss–Legendre quadrature: exact speeds
+have no chord bias, and along a geodesic the speed is constant, so that few nodes do.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.polynomial.legendre import legvander
+from scipy.linalg import null_space
+
+from gelato.geometry.metric import AbstractMetric, Point
+
+Scalar = Float[Array, ""]
+Table = Float[np.ndarray, "nodes modes"]
+
+
+class AbstractBasis(eqx.Module):
+    """Shape functions on `[0, 1]` that vanish at both ends."""
+
+    @abstractmethod
+    def __call__(self, t: Scalar) -> Float[Array, " modes"]:
+        """The values `φⱼ(t)`."""
+
+    @abstractmethod
+    def tables(self, t: Float[np.ndarray, " nodes"]) -> tuple[Table, Table]:
+        """Values `φⱼ(t)` and slopes `φⱼ'(t)` at fixed nodes, as constants of the compiled program."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many shape functions there are."""
+
+
+class Legendre(AbstractBasis):
+    """Integrals of the orthonormal Legendre polynomials `φⱼ' = √(2j+1) Pⱼ(2t − 1)`: `∫φⱼ'φₖ' = δⱼₖ`."""
+
+    modes: int = eqx.field(static=True)
+
+    def __call__(self, t: Scalar) -> Float[Array, " modes"]:
+        x = 2 * t - 1
+        P = [jnp.ones_like(x), x]
+        for j in range(1, self.modes + 1):
+            P.append(((2 * j + 1) * x * P[j] - j * P[j - 1]) / (j + 1))
+        return jnp.stack([(P[j + 1] - P[j - 1]) / (2 * np.sqrt(2 * j + 1)) for j in range(1, self.modes + 1)])
+
+    def tables(self, t: Float[np.ndarray, " nodes"]) -> tuple[Table, Table]:
+        P = legvander(2 * t - 1, self.modes + 1)
+        norms = np.sqrt(2 * np.arange(1, self.modes + 1) + 1)
+        return (P[:, 2:] - P[:, :-2]) / (2 * norms), norms * P[:, 1:-1]
+
+    @property
+    def size(self) -> int:
+        return self.modes
+
+
+class Spline(AbstractBasis):
+    """Natural cubic splines with equal segments that vanish at both ends, an orthonormal basis (the paper's curve)."""
+
+    modes: int = eqx.field(static=True)
+
+    def __call__(self, t: Scalar) -> Float[Array, " modes"]:
+        table = jnp.asarray(_spline_table(self.modes), dtype=jnp.result_type(t))
+        segments = self.modes + 1
+        segment = jnp.clip(jnp.floor(jax.lax.stop_gradient(t) * segments), 0, segments - 1).astype(int)
+        return jnp.power(t, jnp.arange(4)) @ table[segment]
+
+    def tables(self, t: Float[np.ndarray, " nodes"]) -> tuple[Table, Table]:
+        segment = np.clip(np.floor(t * (self.modes + 1)), 0, self.modes).astype(int)
+        powers = t[:, None] ** np.arange(4)
+        slopes = np.arange(4) * t[:, None] ** np.maximum(np.arange(4) - 1, 0)
+        table = _spline_table(self.modes)[segment]
+        return np.einsum("nk,nkm->nm", powers, table), np.einsum("nk,nkm->nm", slopes, table)
+
+    @property
+    def size(self) -> int:
+        return self.modes
+
+
+def _spline_table(modes: int) -> Float[np.ndarray, "segments 4 modes"]:
+    # A cubic per segment (in t), subject to: zero at both ends with zero second derivative, twice differentiable at
+    # knots.
+    segments = modes + 1
+    knots = np.linspace(0, 1, segments + 1)
+    derivatives = [lambda t: [1, t, t**2, t**3], lambda t: [0, 1, 2 * t, 3 * t**2], lambda t: [0, 0, 2, 6 * t]]
+    rows = []
+    for order, segment, knot in [(0, 0, 0.0), (2, 0, 0.0), (0, segments - 1, 1.0), (2, segments - 1, 1.0)]:
+        row = np.zeros((segments, 4))
+        row[segment] = derivatives[order](knot)
+        rows.append(row.ravel())
+    for segment, knot in enumerate(knots[1:-1]):
+        for derivative in derivatives:
+            row = np.zeros((segments, 4))
+            row[segment], row[segment + 1] = derivative(knot), np.negative(derivative(knot))
+            rows.append(row.ravel())
+    return null_space(np.stack(rows)).reshape(segments, 4, modes)
+
+
+class Curve(eqx.Module):
+    """`γ(t) = (1 − t)a + tb + Σⱼ cⱼ φⱼ(t)`."""
+
+    start: Point
+    end: Point
+    coefficients: Float[Array, "modes dim"]
+    basis: AbstractBasis
+
+    def __call__(self, t: Scalar) -> Point:
+        """The point `γ(t)`."""
+        return self.start + t * (self.end - self.start) + self.basis(t) @ self.coefficients
+
+    def velocity(self, t: Scalar) -> Point:
+        """The velocity `γ'(t)`."""
+        return jax.jvp(self, (t,), (jnp.ones_like(t),))[1]
+
+    def at(self, t: Float[np.ndarray, " nodes"]) -> tuple[Float[Array, "nodes dim"], Float[Array, "nodes dim"]]:
+        """Points and velocities at fixed nodes."""
+        dtype = self.coefficients.dtype
+        values, slopes = (jnp.asarray(table, dtype) for table in self.basis.tables(t))
+        chord = self.end - self.start
+        points = self.start + jnp.asarray(t, dtype)[:, None] * chord + values @ self.coefficients
+        return points, chord + slopes @ self.coefficients
+
+
+def straight(a: Point, b: Point, basis: AbstractBasis) -> Curve:
+    """The straight line from `a` to `b`, as a member of a family of curves."""
+    return Curve(a, b, jnp.zeros((basis.size, a.size), dtype=a.dtype), basis)
+
+
+def gauss(nodes: int) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " nodes"]]:
+    """Nodes and weights of Gauss–Legendre quadrature on `[0, 1]`."""
+    x, w = np.polynomial.legendre.leggauss(nodes)
+    return (x + 1) / 2, w / 2
+
+
+def speeds_squared(metric: AbstractMetric, curve: Curve, nodes: int) -> Float[Array, " nodes"]:
+    """`γ'ᵀG(γ)γ'` at the quadrature nodes."""
+    return jax.vmap(metric.quadratic)(*curve.at(gauss(nodes)[0]))
+
+
+def length_and_energy(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> tuple[Scalar, Scalar]:
+    """`L(γ)` and `E(γ)` from one evaluation of the speeds."""
+    squares = speeds_squared(metric, curve, nodes)
+    weights = jnp.asarray(gauss(nodes)[1], dtype=squares.dtype)
+    return root(squares) @ weights, squares @ weights
+
+
+def length(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> Scalar:
+    """`L(γ) = ∫ √(γ'ᵀG(γ)γ') dt`."""
+    return length_and_energy(metric, curve, nodes)[0]
+
+
+def energy(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> Scalar:
+    """`E(γ) = ∫ γ'ᵀG(γ)γ' dt`, so that `√E ≥ L` with equality at constant speed."""
+    return length_and_energy(metric, curve, nodes)[1]
+
+
+def root(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """`√x` with gradient zero instead of infinite at zero, for coincident points and singular directions."""
+    # NaN is not positive, but must stay NaN.
+    inside = jnp.where(square == 0, 1, square)
+    return jnp.where(square == 0, 0, jnp.sqrt(inside))

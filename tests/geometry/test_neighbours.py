@@ -1,0 +1,113 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import TypeCheckError
+
+from gelato.errors import InputError
+from gelato.geometry import (
+    Euclidean,
+    Near,
+    Pullback,
+    grouped,
+    nearest,
+    nearest_approximate,
+    nearest_under_metric,
+    recall,
+)
+from gelato.geometry import neighbours as module
+
+
+def brute_force(data, queries, k, leave_out=None):
+    squares = ((queries[:, None].astype(np.float64) - data[None]) ** 2).sum(-1)
+    if leave_out is not None:
+        squares[np.arange(len(queries)), leave_out] = np.inf
+    order = np.lexsort((np.broadcast_to(np.arange(len(data)), squares.shape), squares), axis=-1)[:, :k]
+    return order, np.sqrt(np.take_along_axis(squares, order, axis=1))
+
+
+def cloud(n, dim=7, seed=0, offset=0.0):
+    return (np.random.default_rng(seed).normal(size=(n, dim)) + offset).astype(np.float32)
+
+
+def by_groups(data, queries, k, leave_out=None):
+    return module._on_accelerator(jnp.asarray(data), jnp.asarray(queries), k, leave_out)
+
+
+WAYS = [nearest, lambda data, queries, k, leave_out=None: by_groups(data, queries, k, leave_out)]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["machine", "grouped"])
+@pytest.mark.parametrize("n, k", [(1, 1), (30, 30), (2000, 20), (5000, 3)])
+def test_the_nearest_equal_brute_force(way, n, k):
+    data, queries = cloud(n), cloud(9, seed=1)
+    found, (indices, distances) = way(data, queries, k), brute_force(data, queries, k)
+    np.testing.assert_array_equal(found.indices, indices)
+    np.testing.assert_allclose(found.distances, distances, rtol=1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["machine", "grouped"])
+def test_ties_and_duplicates_keep_their_distances(way):
+    data = np.repeat(np.arange(300, dtype=np.float32)[:, None], 3, axis=1).repeat(5, axis=0)
+    queries = data[[0, 700, 1499]]
+    found, (_, distances) = way(data, queries, 12), brute_force(data, queries, 12)
+    np.testing.assert_allclose(found.distances, distances, atol=1e-6)
+    assert all(len(set(row)) == 12 for row in np.asarray(found.indices))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["machine", "grouped"])
+def test_leaving_a_query_out_skips_its_row_and_not_its_duplicates(way):
+    data = np.concatenate([cloud(1500), cloud(1500)])
+    rows = np.array([3, 1503, 40])
+    found = way(data, data[rows], 4, leave_out=rows)
+    assert not np.any(np.asarray(found.indices) == rows[:, None])
+    np.testing.assert_array_equal(np.asarray(found.indices)[:, 0], (rows + 1500) % 3000)
+    np.testing.assert_array_equal(np.asarray(found.distances)[:, 0], 0)
+
+
+def test_more_neighbours_than_a_group_holds_are_exact(monkeypatch):
+    monkeypatch.setattr(module, "GROUPS", 50)
+    data, queries = cloud(200), cloud(4, seed=1)
+    found = jax.vmap(lambda query: grouped(jnp.asarray(data), query, 40))(jnp.asarray(queries))
+    np.testing.assert_array_equal(found[0], brute_force(data, queries, 40)[0])
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["machine", "grouped"])
+def test_data_far_from_the_origin_does_not_lose_its_neighbours_to_rounding(way):
+    data, queries = cloud(3000, offset=300.0), cloud(20, seed=1, offset=300.0)
+    found, (indices, _) = way(data, queries, 10), brute_force(data, queries, 10)
+    assert np.mean(np.asarray(found.indices) == indices) > 0.99
+
+
+def test_the_inverted_file_finds_most_neighbours():
+    data, queries = cloud(4000, dim=4), cloud(20, dim=4, seed=1)
+    found = nearest_approximate(data, queries, 10)
+    truth = brute_force(data, queries, 10)[0]
+    assert np.mean([np.isin(row, other).mean() for row, other in zip(truth, found.indices)]) > 0.9
+
+
+def test_under_the_metric_a_stretched_direction_is_far():
+    data, queries = cloud(400, dim=3), cloud(5, dim=3, seed=1)
+    stretch = np.array([1.0, 1.0, 20.0], dtype=np.float32)
+    metric = Pullback(lambda z: jnp.asarray(stretch) * z)
+    found = nearest_under_metric(metric, data, queries, 5, shortlist=400, solver=Near())
+    np.testing.assert_array_equal(found.indices, brute_force(data * stretch, queries * stretch, 5)[0])
+    assert recall(metric, data, queries, 5, shortlist=20, larger=400) < 0.9
+    assert recall(Euclidean(), data, queries, 5, shortlist=20, larger=400) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: nearest(cloud(5), cloud(2), 6),
+        lambda: nearest(cloud(5), cloud(2), 5, leave_out=np.array([0, 1])),
+        lambda: nearest(cloud(5), cloud(0), 2),
+        lambda: nearest(cloud(5), cloud(2, dim=3), 2),
+        lambda: nearest(cloud(5), cloud(2), 0),
+        lambda: nearest_under_metric(Euclidean(), cloud(50), cloud(2), 9, shortlist=4),
+    ],
+)
+def test_searches_that_cannot_be_answered_are_refused(call):
+    # In the tests jaxtyping sees a mismatch of dimensions first.
+    with pytest.raises((InputError, TypeCheckError)):
+        call()
