@@ -28,7 +28,7 @@ layers: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 benchmark: $(INSTALLED)
 	$(BIN)/python benchmarks/generation.py

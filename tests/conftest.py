@@ -1,9 +1,16 @@
 """Fixtures every test may use: a Minari store of its own, and the recorded files where they are present."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+# Most of a test's time is compiling a program that runs for a moment: compile quickly, and each program once, also
+# across processes. Has to be said before JAX starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 REALDATA = Path(__file__).parents[2] / "shared" / "realdata"
 

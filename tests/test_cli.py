@@ -120,6 +120,22 @@ def test_ctrl_c_in_the_middle_of_make_leaves_nothing_half_written(store):
     assert not list(store.glob("**/data")) and not list(store.glob(".gelato-partial-*"))
 
 
+def test_ending_the_parent_ends_its_workers_and_leaves_nothing_half_written(store):
+    process = gelato("data make hopper-medium --workers 2", store)
+    deadline = time.monotonic() + 60
+    while not list(store.glob(".gelato-partial-*/gelato/*/data/main_data.hdf5")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.terminate()
+    assert process.wait(timeout=60) == 143 and children
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert not list(store.glob("**/data")) and not list(store.glob(".gelato-partial-*"))
+
+
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(store):
     def small_files() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

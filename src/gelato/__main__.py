@@ -1,6 +1,17 @@
-"""`python -m gelato` is the command `gelato`."""
+"""The entry of the command `gelato`, which `python -m gelato` is too."""
 
-from gelato.cli import main
+import sys
+
+
+def run() -> None:
+    """Run the command line; an interrupt while it is still being imported ends as quietly as one later."""
+    try:
+        from gelato.cli import main
+
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -18,7 +18,9 @@ Advance = Callable[..., None]
 
 def note(message: str) -> None:
     """Tell the user something on standard error without ending the command."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"note: {message}", style="dim", markup=False)
+    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(
+        f"note: {message}", style="dim", markup=False
+    )
 
 
 @contextmanager

@@ -69,6 +69,26 @@ def test_every_field_recorded(log):
     check_episodes(assemble(log.columns()), log, successors=True)
 
 
+def test_a_jump_ends_an_episode_whatever_the_flags_say_and_rounding_is_no_jump(capsys):
+    log = Log([4, 6], [False, False], False, np.float32)
+    columns = log.columns()
+    columns.observations[4:] += 100
+    columns.next_observations[4:] += 100
+    unmarked = assemble(replace(columns, timeouts=np.zeros(10, bool)))
+    assert [rows.stop - rows.start for rows in unmarked.episode_slices] == [4, 6]
+    assert "1 jumps in the states, the first after row 3" in " ".join(capsys.readouterr().err.split())
+    rounded = replace(columns, next_observations=columns.next_observations + 1e-5, timeouts=None)
+    assert [rows.stop - rows.start for rows in assemble(rounded).episode_slices] == [4, 6]
+
+
+def test_the_callers_arrays_are_left_as_they_are():
+    columns = good()
+    columns.actions[0] = 1.00005
+    before = columns.actions.copy()
+    assert assemble(replace(columns, action_space=Continuous((-1.0,), (1.0,)))).actions.max() == 1
+    np.testing.assert_array_equal(columns.actions, before)
+
+
 @settings(deadline=None)
 @given(logs)
 def test_without_time_outs_a_jump_in_the_states_ends_an_episode(log):
@@ -159,7 +179,7 @@ def with_value(array: np.ndarray, row: int, value: float) -> np.ndarray:
 def test_a_value_that_is_not_finite_is_named_with_its_field_and_row(field, value):
     columns = good()
     bad = replace(columns, **{field: with_value(getattr(columns, field), 5, value)})
-    with pytest.raises(InputError, match=rf"log: {field} holds -?(nan|inf) in row 5"):
+    with pytest.raises(InputError, match=rf"log: {field} holds -?(nan|inf).* in row 5"):
         assemble(bad)
 
 
@@ -187,6 +207,24 @@ def test_empty_data_flags_that_are_not_flags_and_text_are_refused():
         assemble(replace(good(), terminals=with_value(good().terminals, 2, 3)))
     with pytest.raises(InputError, match="observations holds"):
         assemble(replace(good(), observations=np.array(["a"] * 7)))
+    with pytest.raises(InputError, match="rewards holds complex128, not real numbers"):
+        assemble(replace(good(), rewards=np.ones(7, complex)))
+    with pytest.raises(InputError, match="observations is a single value"):
+        assemble(replace(good(), observations=np.array(1.0)))
+    with pytest.raises(InputError, match="observations has no columns"):
+        assemble(replace(good(), observations=np.zeros((7, 0))))
+    with pytest.raises(InputError, match="integers up to 100000000"):
+        assemble(replace(good(), actions=np.full(7, 10**8)))
+
+
+@settings(deadline=None)
+@given(logs, st.sampled_from([np.int8, np.uint8, bool, np.float64]), st.booleans())
+def test_flags_and_rewards_of_any_type_and_as_columns_read_the_same(log, dtype, as_column):
+    columns = log.columns()
+    shape = (-1, 1) if as_column else (-1,)
+    changed = {name: getattr(columns, name).astype(dtype).reshape(shape) for name in ("terminals", "timeouts")}
+    changed["rewards"] = columns.rewards.reshape(shape)
+    check_episodes(assemble(replace(columns, **changed)), log, successors=True)
 
 
 def test_a_cut_or_foreign_file_is_refused(tmp_path):
@@ -205,6 +243,29 @@ def test_a_cut_or_foreign_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="unknown file type"):
         (tmp_path / "log.csv").touch()
         load_file(tmp_path / "log.csv")
+
+
+def test_a_single_array_is_not_an_archive(tmp_path):
+    np.save(tmp_path / "log.npy", np.zeros(3))
+    (tmp_path / "log.npy").rename(tmp_path / "log.npz")
+    with pytest.raises(InputError, match=r"a single array, not an \.npz archive"):
+        load_file(tmp_path / "log.npz")
+
+
+@settings(deadline=None, max_examples=20)
+@given(logs, st.booleans(), st.booleans())
+def test_a_d4rl_file_gives_back_what_was_written(tmp_path_factory, log, with_successors, with_timeouts):
+    columns = replace(log, discrete=False).columns()
+    path = tmp_path_factory.mktemp("files") / "antmaze.hdf5"
+    with h5py.File(path, "w") as file:
+        for name in ("observations", "actions", "rewards", "terminals"):
+            file[name] = getattr(columns, name)
+        if with_successors:
+            file["next_observations"] = columns.next_observations
+        if with_timeouts or not with_successors:
+            file["timeouts"] = columns.timeouts
+        file["infos/qpos"], file["metadata/algorithm"] = np.zeros(3), "SAC"
+    check_episodes(load_d4rl(path), log, successors=with_successors)
 
 
 def test_a_missing_field_is_named_with_what_the_file_has(tmp_path):

@@ -1,9 +1,12 @@
+import json
+import platform
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import gymnasium
+import h5py
 import minari
 import numpy as np
 import pytest
@@ -45,7 +48,7 @@ def test_a_dataset_made_here_opens_in_plain_minari_and_says_the_same(store):
         "print(json.dumps([d.total_steps, d.env_spec.id, sum(float(x.rewards.sum()) for x in e), str(d[0])]))"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    steps, environment, total_reward, _ = __import__("json").loads(answer.stdout)
+    steps, environment, total_reward, _ = json.loads(answer.stdout)
     ours = load("hopper-medium,transitions=700").transitions
     assert (steps, environment) == (700, "Hopper-v5")
     assert total_reward == pytest.approx(float(ours.rewards.sum()), rel=1e-5)
@@ -107,8 +110,8 @@ def test_a_dataset_of_an_environment_that_is_not_installed_opens(store):
     plain_minari("other/absent-v0", [episode], observation_space=space, action_space=space)
     metadata = store / "other/absent-v0/data/metadata.json"
     spec = gymnasium.spec("Hopper-v5").to_json().replace("Hopper-v5", "absent/Robot-v3")
-    record = __import__("json").loads(metadata.read_text()) | {"env_spec": spec}
-    metadata.write_text(__import__("json").dumps(record))
+    record = json.loads(metadata.read_text()) | {"env_spec": spec}
+    metadata.write_text(json.dumps(record))
     assert load("minari:other/absent-v0").environment == "absent/Robot-v3"
 
 
@@ -137,8 +140,6 @@ def test_many_episodes_are_read_from_the_flat_copy_and_a_changed_dataset_is_read
     copy.write_bytes(b"damaged")
     assert load("four-rooms,transitions=600").transitions.fingerprint() == fresh.fingerprint()
     assert copy.read_bytes()[:2] == b"PK", "the damaged copy was replaced"
-    import h5py
-
     with h5py.File(main, "a") as file:
         file["episode_0/observations"][...] = 0.25
     assert load("four-rooms,transitions=600").transitions.states[0, 0] == 0.25
@@ -160,10 +161,10 @@ def test_what_a_killed_process_left_is_swept_away_and_a_living_ones_is_not(store
     store.mkdir()
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    (store / f".gelato-partial-{dead.pid}-x").mkdir()
-    (store / ".gelato-partial-1-x").mkdir()
+    (store / f".gelato-partial-{platform.node()}-{dead.pid}-x").mkdir()
+    (store / f".gelato-partial-{platform.node()}-1-x").mkdir()
     make(Named(RECIPES["four-rooms"], 10), workers=1)
-    assert [path.name for path in store.glob(".gelato-partial-*")] == [".gelato-partial-1-x"]
+    assert [path.name for path in store.glob(".gelato-partial-*")] == [f".gelato-partial-{platform.node()}-1-x"]
 
 
 def test_a_damaged_or_absent_dataset_is_named(store):
@@ -183,6 +184,62 @@ def test_a_plain_name_means_the_largest_made_before_the_default_if_it_is_there(s
     assert load("hopper-random").reference == "hopper-random,transitions=30,seed=1"
 
 
+def test_a_folder_that_is_no_dataset_does_not_stand_in_the_way(store):
+    (store / "gelato/four-rooms-7-seed0-v0").mkdir(parents=True)
+    make(Named(RECIPES["four-rooms"], 7), workers=1)
+    assert len(load("four-rooms,transitions=7").transitions) == 7
+
+
+def test_an_import_keeps_the_environment_and_a_path_may_hold_commas(store, tmp_path):
+    dataset = load("hopper-random,transitions=30")
+    minari_store.write_transitions("mine/hopper-v0", dataset, description="a copy")
+    again = load("minari:mine/hopper-v0")
+    assert again.environment == "Hopper-v5" and again.transitions.fingerprint() == dataset.transitions.fingerprint()
+    path = tmp_path / "a, b=c.npz"
+    np.savez(path, obs=np.zeros((3, 1)), actions=np.zeros((3, 1)), rewards=np.zeros(3))
+    assert load(f"file:{path},low=-2,high=2").transitions.action_space == Continuous((-2.0,), (2.0,))
+
+
+BOX = gymnasium.spaces.Box(-1, 1, (1,))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"actions": np.zeros((1, 1), np.float32)}, r"episode 0: actions has shape \(1, 1\), it must have \(2, 1\)"),
+        ({"observations": np.zeros((3, 2), np.float32)}, r"episode 0: observations has shape \(3, 2\)"),
+        ({"rewards": np.zeros((2, 3))}, r"episode 0: rewards has shape \(2, 3\)"),
+        ({"terminations": np.array([0.0, 7.0])}, "terminals holds 7.0 in row 1"),
+        ({"rewards": np.array([0.0, np.nan])}, "rewards holds nan in row 1"),
+    ],
+)
+def test_a_minari_episode_that_does_not_fit_is_named(store, change, message):
+    fields = {
+        "observations": np.zeros((3, 1), np.float32),
+        "actions": np.zeros((2, 1), np.float32),
+        "rewards": np.ones(2),
+        "terminations": np.array([False, True]),
+        "truncations": np.zeros(2, bool),
+    }
+    plain_minari("other/bad-v0", [EpisodeBuffer(**(fields | change))], observation_space=BOX, action_space=BOX)
+    with pytest.raises(InputError, match=message):
+        load("minari:other/bad-v0")
+
+
+def test_discrete_actions_that_are_no_whole_numbers_are_refused(store):
+    episode = buffer(2, True, observations=np.zeros((3, 1), np.float32), actions=np.array([1.7, 0.0]))
+    plain_minari("other/odd-v0", [episode], observation_space=BOX, action_space=gymnasium.spaces.Discrete(3))
+    with pytest.raises(InputError, match=r"actions holds 1.7 in row 0"):
+        load("minari:other/odd-v0")
+
+
+def test_several_choices_as_observation_are_one_hot_each(store):
+    space = gymnasium.spaces.MultiDiscrete([2, 3])
+    episode = buffer(1, True, observations=np.array([[0, 2], [1, 0]]), actions=np.zeros((1, 1), np.float32))
+    plain_minari("other/multi-v0", [episode], observation_space=space, action_space=BOX)
+    np.testing.assert_array_equal(load("minari:other/multi-v0").transitions.states, [[1, 0, 0, 0, 1]])
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
@@ -194,6 +251,8 @@ def test_a_plain_name_means_the_largest_made_before_the_default_if_it_is_there(s
         ("file:x.npz,low=1,high=0", "must lie below high=0"),
         ("file:x.npz,discrete=one", "must be the number of actions"),
         ("minari:not a name-v0", "minari:not a name-v0"),
+        ("minari:gelato/four-rooms", "ends in its version"),
+        ("hopper-random,transitions=²", "must be a whole number"),
         ("d4rl:absent.hdf5", "absent.hdf5: no such file"),
     ],
 )
@@ -203,15 +262,14 @@ def test_a_bad_reference_is_refused_in_one_line(store, reference, message):
     assert "\n" not in str(error.value)
 
 
-def test_two_million_halfcheetah_transitions_take_at_most_two_and_a_half_times_their_bytes(store, tmp_path):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_halfcheetah_transitions_take_at_most_two_and_a_half_times_their_bytes(store, tmp_path, dtype):
     """Measured in a process of its own, on files of a tenth of the size: the ratio is what matters."""
-    import h5py
-
     n = 200_000
     with h5py.File(tmp_path / "halfcheetah.hdf5", "w") as file:
         for name, shape in {"observations": (n, 17), "next_observations": (n, 17), "actions": (n, 6)}.items():
-            file[name] = np.zeros(shape, np.float32)
-        file["rewards"] = np.zeros(n, np.float32)
+            file[name] = np.zeros(shape, dtype)
+        file["rewards"] = np.zeros(n, dtype)
         file["terminals"] = np.zeros(n, bool)
         file["timeouts"] = np.arange(n) % 1000 == 999
     script = f"""

@@ -4,6 +4,7 @@ Commands import what they need when they run, so that `--help` answers at once.
 """
 
 import errno
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -25,6 +26,8 @@ app.command(model, name="model", help="Fit the latent model of dynamics and see 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; bad input ends in one line on standard error and exit code 2."""
+    # A polite request to end cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app.cli(prog="gelato", description=_DESCRIPTION, args=arguments)
     except InputError as error:
@@ -32,13 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             _fail("the disk is full; nothing was kept of what was being written. Free some space and run again", 2)
-        if error.errno in (errno.EACCES, errno.EROFS):
-            _fail(f"{error.filename}: no permission to write there", 2)
-        raise
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)
+        _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
+    except MemoryError:
+        _fail("not enough memory for data of that size; ask for fewer transitions", 2)
     except KeyboardInterrupt:
         _fail("interrupted; what was finished before is kept, nothing half-written is left", 130)
 
 
 def _fail(message: str, code: int) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"gelato: {message}", markup=False)
+    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(f"gelato: {message}", markup=False)
     sys.exit(code)

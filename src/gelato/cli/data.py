@@ -118,9 +118,14 @@ def import_(reference: Positional[Ref], name: str) -> None:
     dataset = load(reference)
     written = store.write_transitions(dataset_id, dataset, description=f"Imported from {Path(reference).name}.")
     left_out = len(dataset.transitions) - len(written)
+    ends_lost = int(dataset.transitions.terminated.sum() - written.terminated.sum())
     print_fields(
         f"{reference} imported",
-        {"reference": f"minari:{dataset_id}", "transitions": f"{len(written):,}", "left out": f"{left_out:,}"},
+        {
+            "reference": f"minari:{dataset_id}",
+            "transitions": f"{len(written):,}",
+            "left out": f"{left_out:,} without a successor, {ends_lost:,} of them terminations",
+        },
     )
 
 

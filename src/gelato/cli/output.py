@@ -1,6 +1,7 @@
 """How commands print: a table for people, one JSON object for programs."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.table import Table
 
 def print_json(record: Mapping[str, Any]) -> None:
     """Print one JSON object and nothing else."""
-    Console(soft_wrap=True, highlight=False).print(json.dumps(record), markup=False)
+    sys.stdout.write(json.dumps(record, allow_nan=False) + "\n")
 
 
 def print_fields(title: str, fields: Mapping[str, str]) -> None:
@@ -20,7 +21,7 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
     table.add_column()
     for name, value in fields.items():
         table.add_row(name, value)
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.print(title, style="bold", markup=False, soft_wrap=True)
     console.print(table)
 
@@ -30,4 +31,4 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table)
+    Console(highlight=False, emoji=False).print(table)

@@ -11,12 +11,17 @@ from jaxtyping import Bool, Int, Num
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Transitions
 from gelato.errors import InputError
+from gelato.progress import note
 
 # As recorded: nothing about lengths, shapes or types holds before `assemble` has checked it.
 Column = np.ndarray
 
 # Actions are stored in float32, often after arithmetic in float64: a bound may be passed by rounding alone.
 _ACTION_TOLERANCE = 1e-4
+# A successor is the next row's state if it differs by less than this share of each column's spread.
+_SAME_STATE = 1e-3
+# More integers than this are hardly a choice among actions.
+_MOST_INFERRED_ACTIONS = 1_000
 
 
 @dataclass
@@ -71,7 +76,11 @@ def assemble(columns: Columns) -> Transitions:
 
 
 def _check_lengths(columns: Columns) -> None:
+    if columns.observations.ndim == 0:
+        raise InputError(f"{columns.source}: observations is a single value; it must have one row a step")
     length = len(columns.observations)
+    if columns.observations.size == 0 and length > 0:
+        raise InputError(f"{columns.source}: observations has no columns")
     if length == 0:
         raise InputError(f"{columns.source}: observations is empty; the dataset holds no transitions")
     for field in ("actions", "rewards", "next_observations", "terminals", "timeouts"):
@@ -84,8 +93,8 @@ def _check_lengths(columns: Columns) -> None:
 
 
 def _floats(column: Column, source: str, field: str) -> Num[np.ndarray, "n *value"]:
-    if not np.issubdtype(column.dtype, np.number) and column.dtype != bool:
-        raise InputError(f"{source}: {field} holds {column.dtype}, not numbers")
+    if column.dtype.kind not in "fiub":
+        raise InputError(f"{source}: {field} holds {column.dtype}, not real numbers")
     with np.errstate(over="ignore"):
         values = np.ascontiguousarray(column, dtype=np.float32)
     # A sum is finite only if every value is: one fast pass in the usual case, no mask of the array's size.
@@ -93,7 +102,8 @@ def _floats(column: Column, source: str, field: str) -> Num[np.ndarray, "n *valu
         row = int(np.argmin(np.isfinite(values).reshape(len(values), -1).all(axis=1)))
         value = values[row].ravel()
         bad = value[~np.isfinite(value)][0]
-        raise InputError(f"{source}: {field} holds {bad} in row {row}; remove or repair that row")
+        why = " (or a value too large for float32)" if np.isinf(bad) else ""
+        raise InputError(f"{source}: {field} holds {bad}{why} in row {row}; remove or repair that row")
     return values
 
 
@@ -118,14 +128,28 @@ def _truncations(
 ) -> Bool[np.ndarray, " n"]:
     """Which rows end an episode without terminating it."""
     truncated = _flags(columns.timeouts, columns.source, "timeouts", len(states))
-    if columns.timeouts is None and next_states is not None:
-        # Without time-out flags, an episode ends where a row's successor is not the next row's state.
-        jumps = (next_states[:-1] != states[1:]).any(axis=tuple(range(1, states.ndim)))
-        truncated[:-1] |= jumps & ~terminated[:-1]
+    if next_states is not None:
+        # Whatever the flags say, an episode ends where a row's successor is not the next row's state.
+        unmarked = _jumps(states, next_states) & ~terminated[:-1] & ~truncated[:-1]
+        truncated[:-1] |= unmarked
+        if unmarked.any() and columns.timeouts is not None:
+            row = int(np.argmax(unmarked))
+            note(f"{columns.source}: {unmarked.sum():,} jumps in the states, the first after row {row}, taken for ends")
     elif columns.episode_limit is not None and not truncated.any():
         truncated |= _limit_reached(terminated, columns.episode_limit)
     truncated[-1] |= not terminated[-1]
     return truncated
+
+
+def _jumps(states: Num[np.ndarray, "n *value"], next_states: Num[np.ndarray, "n *value"]) -> Bool[np.ndarray, " m"]:
+    """After which rows the states go on from somewhere else than the successor recorded."""
+    different = np.flatnonzero((next_states[:-1] != states[1:]).any(axis=tuple(range(1, states.ndim))))
+    jumps = np.zeros(len(states) - 1, bool)
+    if len(different):
+        spread = states.std(axis=0, dtype=np.float64)
+        gap = np.abs(next_states[different] - states[different + 1])
+        jumps[different] = (gap > _SAME_STATE * spread).reshape(len(different), -1).any(axis=1)
+    return jumps
 
 
 def _limit_reached(terminated: Bool[np.ndarray, " n"], limit: int) -> Bool[np.ndarray, " n"]:
@@ -146,8 +170,10 @@ def _shifted(states: Num[np.ndarray, "n *value"], has_successor: Bool[np.ndarray
 def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpace]:
     raw, source, space = columns.actions, columns.source, columns.action_space
     values = _floats(raw, source, "actions").reshape(len(raw), -1)
+    if values.shape[1] == 0:
+        raise InputError(f"{source}: actions has no columns")
     if space is None:
-        space = _inferred_space(raw, values)
+        space = _inferred_space(raw, values, source)
     if isinstance(space, Discrete):
         return _discrete_actions(values, space, source), space
     if values.shape[1] != space.size:
@@ -160,16 +186,21 @@ def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpac
             f"{source}: actions holds {values[row, column]:.6g} in row {row}, column {column}, "
             f"outside the space [{low[column]:.6g}, {high[column]:.6g}]"
         )
-    return np.clip(values, low, high, out=values if values.flags.writeable else None), space
+    return np.clip(values, low, high), space
 
 
-def _inferred_space(raw: Column, values: Num[np.ndarray, "n action"]) -> ActionSpace:
+def _inferred_space(raw: Column, values: Num[np.ndarray, "n action"], source: str) -> ActionSpace:
     """For files that do not say: integers are discrete, numbers in [−1, 1] fill that box, others their own range."""
-    if np.issubdtype(raw.dtype, np.integer) and values.shape[1] == 1:
-        return Discrete(max(int(values.max()) + 1, 2))
+    if raw.dtype.kind in "iub" and values.shape[1] == 1:
+        largest = int(raw.max())
+        if largest >= _MOST_INFERRED_ACTIONS:
+            raise InputError(f"{source}: actions are integers up to {largest}; if they are discrete, say ,discrete=N")
+        return Discrete(max(largest + 1, 2))
     low, high = values.min(axis=0), values.max(axis=0)
     if (low >= -1 - _ACTION_TOLERANCE).all() and (high <= 1 + _ACTION_TOLERANCE).all():
         return Continuous((-1.0,) * values.shape[1], (1.0,) * values.shape[1])
+    # An action that never varies still needs a range with room in it.
+    low, high = np.where(low == high, low - 1, low), np.where(low == high, high + 1, high)
     return Continuous(tuple(map(float, low)), tuple(map(float, high)))
 
 

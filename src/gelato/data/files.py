@@ -90,12 +90,16 @@ def _open(path: Path) -> Iterator[tuple[set[str], Read]]:
 def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
     try:
         archive = np.load(path)
+    except PermissionError as error:
+        raise InputError(f"{path}: no permission to read it") from error
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not a readable .npz file, perhaps cut short ({error})") from error
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise InputError(f"{path}: a single array, not an .npz archive of named ones")
 
     def read(name: str) -> np.ndarray:
         try:
-            return archive[name]
+            return _compact(archive[name])
         except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(f"{path}: field {name} cannot be read ({error})") from error
 
@@ -107,14 +111,22 @@ def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
 def _open_hdf5(path: Path) -> Iterator[tuple[set[str], Read]]:
     try:
         file = h5py.File(path, "r")
+    except PermissionError as error:
+        raise InputError(f"{path}: no permission to read it") from error
     except OSError as error:
         raise InputError(f"{path}: not a readable HDF5 file, perhaps cut short ({error})") from error
 
     def read(name: str) -> np.ndarray:
         try:
-            return np.asarray(file[name][()])
-        except OSError as error:
+            return _compact(np.asarray(file[name][()]))
+        except (OSError, TypeError) as error:
             raise InputError(f"{path}: field {name} cannot be read, the file is damaged ({error})") from error
 
     with file:
         yield {name for name, item in file.items() if isinstance(item, h5py.Dataset)}, read
+
+
+def _compact(array: np.ndarray) -> np.ndarray:
+    """Doubles as floats, at once: two copies of every column would not fit where one does."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32) if array.dtype == np.float64 else array

@@ -6,13 +6,16 @@ runs it or when; episodes are handed out in order, and the last of each policy i
 
 import os
 import signal
+import sys
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process, resource_tracker
 from typing import Any
 
 import gymnasium
@@ -21,6 +24,7 @@ import numpy as np
 from gelato.data.behaviour import Action, Policy, load_policy
 from gelato.data.recipes import Recipe
 from gelato.envs import make_environment
+from gelato.errors import InputError
 
 # Steps a task of a worker should take: long against the cost of handing it out, short against the whole.
 _STEPS_PER_TASK = 2_000
@@ -50,10 +54,14 @@ class Episode:
 def generate(recipe: Recipe, transitions: int, *, seed: int, workers: int | None = None) -> Iterator[Episode]:
     """Yield episodes that hold exactly `transitions` steps, an equal share from each of the recipe's policies."""
     workers = workers or os.cpu_count() or 1
-    with _executor(workers) as executor:
-        for index in range(len(recipe.policies)):
-            share = transitions * (index + 1) // len(recipe.policies) - transitions * index // len(recipe.policies)
-            yield from _share(recipe, index, share, seed, workers, executor)
+    parts = len(recipe.policies)
+    try:
+        with _executor(workers) as executor:
+            for index in range(parts):
+                share = transitions * (index + 1) // parts - transitions * index // parts
+                yield from _share(recipe, index, share, seed, workers, executor)
+    except BrokenProcessPool as error:
+        raise InputError("a worker process died, perhaps out of memory; try fewer workers") from error
 
 
 def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -> list[Episode]:
@@ -141,8 +149,10 @@ def _executor(workers: int) -> Iterator[Executor | None]:
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     # Spawned, not forked: a forked child of a process that has started JAX's threads can hang.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
     try:
+        with _undisturbed_start():
+            pool.submit(int).result()
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -150,6 +160,30 @@ def _executor(workers: int) -> Iterator[Executor | None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of the terminal; the parent alone answers it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _undisturbed_start() -> Iterator[None]:
+    """Start processes that neither answer Ctrl-C, which is the parent's to do, nor run the user's script again."""
+    main = sys.modules["__main__"]
+    names = ("__file__", "__spec__")
+    hidden: dict[str, Any] = {name: main.__dict__.pop(name) for name in names if name in main.__dict__}
+    main.__dict__["__spec__"] = None
+    # Starting the tracker unblocks the signal again, so it has to run before.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        main.__dict__.update(hidden)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed must not live on."""
+
+    def wait() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -10,6 +10,7 @@
 | `file:PATH,observations=obs,low=-2,high=2` | the same, with other field names and the action range given |
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,14 +67,13 @@ def parse(reference: str) -> Reference:
     """Take a reference apart; options are the `,key=value` at its end."""
     prefix, colon, rest = reference.partition(":")
     scheme, target = (prefix, rest) if colon and prefix in _OPTIONS else ("named", reference)
-    target, *pairs = target.split(",")
-    options = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or key not in _OPTIONS[scheme]:
-            known = ", ".join(_OPTIONS[scheme]) or "none"
-            raise InputError(f"{reference}: unknown option {pair!r}; a {scheme} reference knows: {known}")
-        options[key] = value
+    options: dict[str, str] = {}
+    # From the end, and known keys only: a path may hold commas of its own.
+    while match := re.fullmatch(rf"(.*),({'|'.join(_OPTIONS[scheme]) or '(?!)'})=([^,]*)", target):
+        target, options[match[2]] = match[1], match[3]
+    if scheme == "named" and "," in target:
+        known = ", ".join(_OPTIONS[scheme])
+        raise InputError(f"{reference}: unknown option {target.partition(',')[2]!r}; a name takes: {known}")
     if not target:
         raise InputError(f"{reference!r} names no data; write a dataset's name, minari:ID, d4rl:PATH or file:PATH")
     return Reference(scheme, target, options)
@@ -116,7 +116,7 @@ def made_before(recipe: Recipe) -> list[Named]:
     found = []
     for folder in (store.store_root() / "gelato").glob(f"{recipe.name}-*-seed*-v0"):
         size, _, seed = folder.name.removeprefix(f"{recipe.name}-").removesuffix("-v0").partition("-seed")
-        if size.isdigit() and seed.isdigit() and store.exists(f"gelato/{folder.name}"):
+        if size.isdecimal() and seed.isdecimal() and store.exists(f"gelato/{folder.name}"):
             found.append(Named(recipe, int(size), int(seed)))
     return sorted(found, key=lambda named: (-named.transitions, named.seed))
 
@@ -148,14 +148,14 @@ def make(named: Named, *, workers: int | None = None) -> bool:
 
 def _whole(parsed: Reference, option: str, default: int, *, least: int) -> int:
     text = parsed.options.get(option, str(default)).replace("_", "")
-    if not text.isdigit() or int(text) < least:
+    if not text.isdecimal() or int(text) < least:
         raise InputError(f"{parsed.target}: {option}={text} must be a whole number of at least {least}")
     return int(text)
 
 
 def _action_space(options: dict[str, str]) -> ActionSpace | None:
     if "discrete" in options:
-        if not options["discrete"].isdigit() or int(options["discrete"]) < 2:
+        if not options["discrete"].isdecimal() or int(options["discrete"]) < 2:
             raise InputError(f"discrete={options['discrete']} must be the number of actions, at least 2")
         return Discrete(int(options["discrete"]))
     if ("low" in options) != ("high" in options):

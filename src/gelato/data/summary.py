@@ -21,6 +21,11 @@ def episode_lengths(transitions: Transitions) -> Int[np.ndarray, " episodes"]:
     return np.array([rows.stop - rows.start for rows in transitions.episode_slices])
 
 
+def _bounds(values: tuple[float, ...]) -> list[float | None]:
+    """Bounds as JSON knows them: None where there is none."""
+    return [value if np.isfinite(value) else None for value in values]
+
+
 def summarise(dataset: Dataset) -> dict[str, Any]:
     """Counts, lengths, returns, score, ranges and ends, as plain values that print and serialise."""
     data = dataset.transitions
@@ -47,7 +52,9 @@ def summarise(dataset: Dataset) -> dict[str, Any]:
         "observation_shape": list(data.observation_shape),
         "state_low": data.states.min(axis=0).tolist(),
         "state_high": data.states.max(axis=0).tolist(),
-        "actions": {"discrete": space.n} if isinstance(space, Discrete) else {"low": space.low, "high": space.high},
+        "actions": {"discrete": space.n}
+        if isinstance(space, Discrete)
+        else {"low": _bounds(space.low), "high": _bounds(space.high)},
         "action_counts": np.bincount(data.actions, minlength=space.n).tolist() if isinstance(space, Discrete) else None,
         "action_range": None
         if isinstance(space, Discrete)

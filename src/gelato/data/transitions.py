@@ -46,8 +46,10 @@ class Transitions(eqx.Module):
 
     @property
     def episode_slices(self) -> list[slice]:
-        """The rows of each episode, in order."""
+        """The rows of each episode, in order; where a slice cut the last one short, up to the cut."""
         stops = np.flatnonzero(np.asarray(self.ends)) + 1
+        if len(self) and (len(stops) == 0 or stops[-1] < len(self)):
+            stops = np.append(stops, len(self))
         starts = np.concatenate([[0], stops[:-1]])
         return [slice(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
 

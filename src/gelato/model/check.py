@@ -30,12 +30,12 @@ _ACTIVE_VARIANCE = 0.01
 class StepRecord(eqx.Module):
     """Predictions for held-out rows in normalised units; the first axis is the row."""
 
-    mean: Float[Array, "n state"]
-    variance: Float[Array, "n state"]
-    log_density: Float[Array, " n"]
-    reward: Float[Array, "n 1"]
-    ends: Bool[Array, " n"]
-    latent: Float[Array, "n latent"]
+    mean: Float[Array, "*n state"]
+    variance: Float[Array, "*n state"]
+    log_density: Float[Array, "*n"]
+    reward: Float[Array, "*n 1"]
+    ends: Bool[Array, "*n"]
+    latent: Float[Array, "*n latent"]
 
 
 def check_model(fitted: FittedModel, *, with_rollouts: bool = True) -> dict[str, Any]:

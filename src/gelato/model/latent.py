@@ -6,7 +6,6 @@ States are standardised, rewards scaled, actions in [−1, 1] or one-hot; `Scali
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import equinox as eqx
 import jax
@@ -144,8 +143,8 @@ class Scaling(eqx.Module):
     rewards: Standardiser
     action_space: ActionSpace = eqx.field(static=True)
 
-    @classmethod
-    def fit(cls, train: Transitions, *, rewards_to_unit_range: bool) -> Self:
+    @staticmethod
+    def fit(train: Transitions, *, rewards_to_unit_range: bool) -> "Scaling":
         """Statistics of the training transitions; rewards standardised, or mapped to [−1, 1] as in the paper."""
         states = Standardiser.fit(np.asarray(train.states))
         rewards = Standardiser.fit(np.asarray(train.rewards)[:, None])
@@ -153,7 +152,7 @@ class Scaling(eqx.Module):
             low, high = float(np.min(train.rewards)), float(np.max(train.rewards))
             half = (high - low) / 2 or 1.0
             rewards = Standardiser(np.array([(high + low) / 2], np.float32), np.array([half], np.float32))
-        return cls(states, rewards, train.action_space)
+        return Scaling(states, rewards, train.action_space)
 
 
 class Prediction(eqx.Module):

@@ -18,7 +18,7 @@ def draw_dataset(dataset: Dataset, path: Path) -> None:
     histograms = [
         (episode_returns(data), "return of an episode", "episodes"),
         (episode_lengths(data), "length of an episode (steps)", "episodes"),
-        (np.asarray(data.rewards), "reward of a step", "steps"),
+        (np.asarray(data.rewards, np.float64), "reward of a step", "steps"),
     ]
     varying = [panel for panel in histograms if panel[0].min() < panel[0].max()]
     figure = Figure(figsize=(2.5 * len(varying) + 3.4, 2.7), layout="constrained")

@@ -1,6 +1,7 @@
 """A fitted model at a glance: open-loop rollouts as fans against the truth, and how their error grows."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ def _fan(axes: Axes, sampled: np.ndarray, truth: np.ndarray, label: str) -> None
     axes.set(xlabel="steps ahead", ylabel=label)
 
 
-def _growth(axes: Axes, errors: dict[str, list[float]]) -> None:
+def _growth(axes: Axes, errors: dict[str, Any]) -> None:
     steps = np.arange(1, len(errors["rmse"]) + 1)
     axes.plot(steps, errors["rmse"], color=BLUE, label="model", marker="." if len(steps) == 1 else None)
     axes.plot(

@@ -30,6 +30,8 @@ def check_figure_path(path: Path) -> None:
     """Refuse a path no picture can be written to, before any work is done for it."""
     if path.suffix not in (".png", ".pdf", ".svg"):
         raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file")
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
 
