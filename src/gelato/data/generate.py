@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,7 +152,8 @@ def _executor(workers: int) -> Iterator[Executor | None]:
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
     try:
         with _undisturbed_start():
-            pool.submit(int).result()
+            # As many tasks at once as workers: the pool starts them all now instead of one by one later.
+            wait([pool.submit(int) for _ in range(workers)])
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -180,10 +181,10 @@ def _undisturbed_start() -> Iterator[None]:
 def _end_with_parent() -> None:
     """A worker whose parent was killed must not live on."""
 
-    def wait() -> None:
+    def watch() -> None:
         parent = parent_process()
         if parent is not None:
             parent.join()
         os._exit(1)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
