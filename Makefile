@@ -14,6 +14,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	@mkdir -p demo
 	$(BIN)/gelato data info four-rooms --plot demo/four-rooms-data.png
+	$(BIN)/gelato model fit four-rooms --run demo/four-rooms-model
+	@echo "figures: demo/four-rooms-data.png"
 
 test: lint types layers unit
 
@@ -32,6 +34,7 @@ unit: $(INSTALLED)
 
 benchmark: $(INSTALLED)
 	$(BIN)/python benchmarks/generation.py
+	$(BIN)/python benchmarks/behaviour.py
 
 clean:
 	rm -rf $(VENV) demo

@@ -40,8 +40,8 @@ def ours(name: str, transitions: int) -> float:
 def main() -> None:
     """Time both in turns, so that what else the machine does falls on both alike, and record the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--transitions", type=int, default=40_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--transitions", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
     records = []
     for name in ("hopper-medium", "walker2d-medium", "halfcheetah-medium"):

@@ -14,9 +14,23 @@ if TYPE_CHECKING:
     from gelato.data.reference import load
     from gelato.data.summary import summarise
     from gelato.data.transitions import Dataset, Standardiser, Transitions, split
+    from gelato.model.check import check_model
+    from gelato.model.training import FittedModel, fit_model, load_model
 
 __version__ = "0.1.0"
-__all__ = ["Dataset", "InputError", "Standardiser", "Transitions", "load", "split", "summarise"]
+__all__ = [
+    "Dataset",
+    "FittedModel",
+    "InputError",
+    "Standardiser",
+    "Transitions",
+    "check_model",
+    "fit_model",
+    "load",
+    "load_model",
+    "split",
+    "summarise",
+]
 
 # Found on first use, so that a worker that only steps a simulator, or `gelato --help`, does not wait for JAX.
 _HOMES = {
@@ -26,6 +40,10 @@ _HOMES = {
     "Standardiser": "gelato.data.transitions",
     "Transitions": "gelato.data.transitions",
     "split": "gelato.data.transitions",
+    "FittedModel": "gelato.model.training",
+    "fit_model": "gelato.model.training",
+    "load_model": "gelato.model.training",
+    "check_model": "gelato.model.check",
 }
 
 register()

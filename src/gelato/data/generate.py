@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,7 +153,8 @@ def _executor(workers: int) -> Iterator[Executor | None]:
     try:
         with _undisturbed_start():
             # As many tasks at once as workers: the pool starts them all now instead of one by one later.
-            wait([pool.submit(int) for _ in range(workers)])
+            for _ in range(workers):
+                pool.submit(int)
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

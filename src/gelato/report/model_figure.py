@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gelato.model.check import action_sequences, longest_horizon, rollout, rollout_errors
 from gelato.model.fit import normalised_batch
 from gelato.model.training import FittedModel
-from gelato.report.style import BLUE, GREY, INK, save
+from gelato.report.style import BLUE, INK, save
 
 _SAMPLES = 256
 _FANS = 5
@@ -28,40 +29,41 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     key = jax.random.key(0)
     sampled = rollout(model, batch.states[0], batch.actions, samples=_SAMPLES, key=key)
     raw = np.asarray(fitted.scaling.states.inverse(np.asarray(sampled)))
+    first = np.asarray(held_out.states[start])
     truth = np.asarray(held_out.next_states[start : start + horizon])
-    moving = np.argsort(-np.asarray(batch.next_states).std(axis=0))[:_FANS]
-    figure = Figure(figsize=(9.5, 4.6), layout="constrained")
-    axes = figure.subplots(2, 3).ravel()
-    for axis, dimension in zip(axes, sorted(moving), strict=False):
+    # Every fan opens at the state the rollouts start from.
+    raw = np.concatenate([np.broadcast_to(first, (_SAMPLES, 1, len(first))), raw], axis=1)
+    truth = np.concatenate([first[None], truth])
+    moving = sorted(np.argsort(-np.asarray(batch.next_states).std(axis=0))[:_FANS])
+    columns = min(len(moving) + 1, 3)
+    rows = -(-(len(moving) + 1) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.3 * rows + 0.3), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis, dimension in zip(axes, moving, strict=False):
         _fan(axis, raw[:, :, dimension], truth[:, dimension], f"state[{dimension}]")
-    for axis in axes[len(moving) : -1]:
+    _growth(axes[len(moving)], rollout_errors(fitted, model, held_out))
+    for axis in axes[len(moving) + 1 :]:
         axis.set_axis_off()
-    _growth(axes[-1], rollout_errors(fitted, model, held_out))
     axes[0].legend(fontsize=7, loc="best")
-    figure.suptitle(f"{fitted.dataset.reference}: open-loop rollouts along a held-out action sequence", fontsize=10)
+    figure.suptitle(f"{fitted.dataset.reference}: open-loop rollouts along a held-out action sequence", fontsize=9)
     save(figure, path)
 
 
 def _fan(axes: Axes, sampled: np.ndarray, truth: np.ndarray, label: str) -> None:
-    steps = np.arange(1, len(truth) + 1)
+    steps = np.arange(len(truth))
     for level, shade in ((0.9, 0.25), (0.5, 0.45)):
         low, high = np.quantile(sampled, (0.5 - level / 2, 0.5 + level / 2), axis=0)
         axes.fill_between(steps, low, high, color=BLUE, alpha=shade, linewidth=0, label=f"{level:.0%} of rollouts")
     axes.plot(steps, np.median(sampled, axis=0), color=BLUE, linewidth=1, label="median")
     axes.plot(steps, truth, color=INK, linewidth=1, linestyle="--", label="truth")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="steps ahead", ylabel=label)
 
 
 def _growth(axes: Axes, errors: dict[str, Any]) -> None:
-    steps = np.arange(1, len(errors["rmse"]) + 1)
-    axes.plot(steps, errors["rmse"], color=BLUE, label="model", marker="." if len(steps) == 1 else None)
-    axes.plot(
-        steps,
-        errors["rmse_of_no_change"],
-        color=GREY,
-        linestyle="--",
-        label="no change",
-        marker="." if len(steps) == 1 else None,
-    )
+    steps = np.arange(len(errors["rmse"]) + 1)
+    for name, label, style in (("rmse", "model", "-"), ("rmse_of_no_change", "no change", "--")):
+        axes.plot(steps, [0, *errors[name]], color=BLUE if style == "-" else INK, linestyle=style, label=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="steps ahead", ylabel="RMSE (standard deviations)", ylim=(0, None))
     axes.legend(fontsize=7)

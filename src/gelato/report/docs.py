@@ -1,0 +1,107 @@
+"""Render the tables of the docs from the result files: `python -m gelato.report.docs` rewrites what stands between
+
+<!-- results/NAME.json -->   and   <!-- end -->
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gelato.report.results import Record, read_records
+
+_BLOCK = re.compile(r"<!-- results/(\w+)\.json -->\n.*?<!-- end -->", flags=re.DOTALL)
+
+
+def render(text: str, results: Path) -> str:
+    """The text with every marked table rendered anew."""
+
+    def table(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- results/{name}.json -->\n{_TABLES[name](read_records(results / f'{name}.json'))}<!-- end -->"
+
+    return _BLOCK.sub(table, text)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _number(record: Record, field: str, form: str) -> str:
+    value = record.get(field)
+    return "–" if value is None else format(value, form)
+
+
+def _model(records: list[Record]) -> str:
+    columns = (
+        "dataset",
+        "preset",
+        "seed",
+        "R² of change",
+        "worst dim.",
+        "reward R²",
+        "90% cover",
+        "active",
+        "updates/s",
+        "on",
+    )
+    rows = [
+        (
+            str(record["dataset"]),
+            str(record["preset"]),
+            str(record["seed"]),
+            _number(record, "delta_r2", ".4f"),
+            _number(record, "delta_r2_worst_dimension", ".3f"),
+            _number(record, "reward_r2", ".4f"),
+            _number(record, "coverage_90", ".1%"),
+            _number(record, "active_latents", "d"),
+            _number(record, "updates_per_second", ",.0f"),
+            str(record["device"]),
+        )
+        for record in records
+    ]
+    return _markdown(columns, rows)
+
+
+def _behaviour(records: list[Record]) -> str:
+    columns = ("policy", "return when trained", "return here", "ratio", "episodes")
+    rows = [
+        (
+            str(record["policy"]),
+            _number(record, "trained", ",d"),
+            f"{_number(record, 'return_mean', ',.0f')} ± {_number(record, 'return_std', ',.0f')}",
+            _number(record, "ratio", ".3f"),
+            _number(record, "episodes", "d"),
+        )
+        for record in records
+    ]
+    return _markdown(columns, rows)
+
+
+def _speed(records: list[Record]) -> str:
+    columns = ("what", "on", "measured", "against", "ratio")
+    rows = [
+        (
+            str(record["what"]),
+            str(record["device"]),
+            f"{_number(record, 'value', ',')} {record['unit']}",
+            str(record["against"]),
+            _number(record, "ratio", ".2f"),
+        )
+        for record in records
+    ]
+    return _markdown(columns, rows)
+
+
+_TABLES: dict[str, Callable[[list[Record]], str]] = {"model": _model, "behaviour": _behaviour, "speed": _speed}
+
+
+def main(root: Path) -> None:
+    """Rewrite the README and every page of the docs."""
+    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+        page.write_text(render(page.read_text(), root / "results"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))

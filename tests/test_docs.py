@@ -1,0 +1,32 @@
+"""The docs' tables are those of the result files, and their examples run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gelato.report.docs import render
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_are_rendered_from_the_results(page):
+    assert render(page.read_text(), ROOT / "results") == page.read_text(), "run python -m gelato.report.docs"
+
+
+def test_rendering_replaces_what_stands_between_the_marks(tmp_path):
+    (tmp_path / "behaviour.json").write_text(
+        '[{"policy": "p", "trained": 1000, "return_mean": 990.0, "return_std": 5.0, "ratio": 0.99, "episodes": 3}]'
+    )
+    text = render("a\n<!-- results/behaviour.json -->\nold\n<!-- end -->\nb", tmp_path)
+    assert "| p | 1,000 | 990 ± 5 | 0.990 | 3 |" in text and "old" not in text and text.endswith("b")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "docs"], ids=lambda page: page.name)
+def test_every_example_of_the_docs_runs(page, tmp_path):
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True, capture_output=True)
