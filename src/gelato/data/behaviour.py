@@ -42,8 +42,12 @@ def tanh_gaussian(
     weights: dict[str, np.ndarray], observation: Float[np.ndarray, " state"], rng: np.random.Generator
 ) -> Float[np.ndarray, " action"]:
     """`tanh(μ + σ ε)` with `(μ, log σ)` from two hidden ReLU layers."""
-    hidden = np.maximum(observation.astype(np.float32) @ weights["w0"] + weights["b0"], 0)
-    hidden = np.maximum(hidden @ weights["w1"] + weights["b1"], 0)
-    mean, log_std = np.split(hidden @ weights["w2"] + weights["b2"], 2)
-    noise = rng.standard_normal(mean.shape, dtype=np.float32)
-    return np.tanh(mean + np.exp(np.clip(log_std, *_LOG_STD_RANGE)) * noise)
+    hidden = observation.astype(np.float32)
+    for layer in ("0", "1"):
+        hidden = hidden @ weights[f"w{layer}"]
+        hidden += weights[f"b{layer}"]
+        np.maximum(hidden, 0, out=hidden)
+    out = hidden @ weights["w2"] + weights["b2"]
+    size = len(out) // 2
+    mean, log_std = out[:size], out[size:].clip(*_LOG_STD_RANGE)
+    return np.tanh(mean + np.exp(log_std) * rng.standard_normal(size, dtype=np.float32))

@@ -66,27 +66,30 @@ def generate(recipe: Recipe, transitions: int, *, seed: int, workers: int | None
 
 def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -> list[Episode]:
     """Run the episodes of those numbers, one after the other."""
-    environment, policy = _prepared(recipe.environment, recipe.policies[policy_index])
+    environment, policy, time_limit = _prepared(recipe.environment, recipe.policies[policy_index])
+    steps = min(recipe.episode_steps or time_limit, time_limit)
     episodes = []
     for number in numbers:
         sequence = np.random.SeedSequence([seed, policy_index, number])
         # Minari keeps the seed in a signed field.
         reset_seed = int(sequence.generate_state(1)[0] >> 1)
         rng = np.random.default_rng(sequence)
-        episodes.append(_run_episode(environment, policy, recipe.episode_steps, reset_seed, rng))
+        episodes.append(_run_episode(environment, policy, steps, reset_seed, rng))
     return episodes
 
 
 @cache
-def _prepared(environment_id: str, policy_name: str) -> tuple[gymnasium.Env[Any, Any], Policy]:
+def _prepared(environment_id: str, policy_name: str) -> tuple[gymnasium.Env[Any, Any], Policy, int]:
+    """The simulator without its wrappers, whose work at every step is done here once: the policy and the time limit."""
     environment = make_environment(environment_id)
-    return environment, load_policy(policy_name, environment.action_space)
+    time_limit = environment.spec.max_episode_steps if environment.spec else None
+    return environment.unwrapped, load_policy(policy_name, environment.action_space), time_limit or sys.maxsize
 
 
 def _run_episode(
     environment: gymnasium.Env[Any, Any],
     policy: Policy,
-    episode_steps: int | None,
+    steps: int,
     reset_seed: int,
     rng: np.random.Generator,
 ) -> Episode:
@@ -95,7 +98,7 @@ def _run_episode(
     actions: list[Action] = []
     rewards: list[float] = []
     terminated = truncated = False
-    while not (terminated or truncated or len(rewards) == episode_steps):
+    while not (terminated or truncated or len(rewards) == steps):
         action = policy(observation, rng)
         observation, reward, terminated, truncated, _ = environment.step(action)
         observations.append(observation)
