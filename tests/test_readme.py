@@ -30,17 +30,17 @@ def workplace(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(folder / "store"))
         patch.chdir(folder)
+        # In order: a line may use what the lines before it made, and the Python below what the commands made.
+        for program, *arguments in commands():
+            if program == "make":
+                subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
+            else:
+                main(arguments)
         yield folder
 
 
 def test_every_command_runs_in_order(workplace):
-    programs = {words[0] for words in commands()}
-    assert programs == {"make", "gelato"}
-    for program, *arguments in commands():
-        if program == "make":
-            subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
-        else:
-            main(arguments)
+    assert {words[0] for words in commands()} == {"make", "gelato"}
     assert (workplace / "hopper.png").exists()
 
 
