@@ -21,13 +21,18 @@ def load_policy(name: str, action_space: gymnasium.Space[Any]) -> Policy:
     """The policy called `random`, or a trained one such as `hopper-medium`."""
     if name == "random":
         return _uniform(action_space)
-    with (files("gelato.data") / "policies" / f"{name}.npz").open("rb") as file:
-        weights = {key: np.asarray(value, np.float32) for key, value in np.load(file).items()}
+    weights = shipped_weights(name)
 
     def act(observation: np.ndarray, rng: np.random.Generator) -> Action:
         return tanh_gaussian(weights, observation, rng)
 
     return act
+
+
+def shipped_weights(name: str) -> dict[str, np.ndarray]:
+    """The weights of a trained policy, as `tanh_gaussian` takes them."""
+    with (files("gelato.data") / "policies" / f"{name}.npz").open("rb") as file:
+        return {key: np.asarray(value, np.float32) for key, value in np.load(file).items()}
 
 
 def _uniform(space: gymnasium.Space[Any]) -> Policy:

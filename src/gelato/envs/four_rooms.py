@@ -35,7 +35,7 @@ FREE: Bool[np.ndarray, "15 15"] = np.array([[cell == "." for cell in row] for ro
 SIZE = len(FREE)
 ACTIONS = ("up", "down", "left", "right")
 _STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
-_LONGEST_MOVE = 3
+LONGEST_MOVE = 3
 
 Cell = tuple[int, int]
 
@@ -81,7 +81,7 @@ class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
     }
 
     def __init__(self, render_mode: str | None = None, goal: Cell | None = None) -> None:
-        if goal is not None and not _is_free(goal):
+        if goal is not None and not is_free(goal):
             raise ValueError(f"goal {goal} is not a free cell of Four Rooms")
         self.render_mode = render_mode
         self.goal = None if goal is None else (int(goal[0]), int(goal[1]))
@@ -98,14 +98,14 @@ class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
         if cell is None:
             cells = free_cells()
             cell = cells[self.np_random.integers(len(cells))]
-        elif not _is_free(cell):
+        elif not is_free(cell):
             raise ValueError(f"cell {tuple(cell)} is not a free cell of Four Rooms")
         self.cell = (int(cell[0]), int(cell[1]))
         return position(np.array(self.cell)), {"cell": self.cell}
 
     def step(self, action: int | np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move 1, 2 or 3 cells in the chosen direction, as far as the way is free."""
-        distance = int(self.np_random.integers(1, _LONGEST_MOVE + 1))
+        distance = int(self.np_random.integers(1, LONGEST_MOVE + 1))
         self.cell = move(self.cell, int(action), distance)
         reached = self.cell == self.goal
         return position(np.array(self.cell)), float(reached), reached, False, {"cell": self.cell}
@@ -125,12 +125,13 @@ def move(cell: Cell, action: int, distance: int) -> Cell:
     row, column = cell
     down, right = _STEPS[action]
     for _ in range(distance):
-        if not _is_free((row + down, column + right)):
+        if not is_free((row + down, column + right)):
             break
         row, column = row + down, column + right
     return row, column
 
 
-def _is_free(cell: Cell) -> bool:
+def is_free(cell: Cell) -> bool:
+    """Whether a cell is inside the plan and passable."""
     row, column = cell
     return 0 <= row < SIZE and 0 <= column < SIZE and bool(FREE[row, column])

@@ -1,6 +1,8 @@
 """Render the tables of the docs from the result files: `python -m gelato.report.docs` rewrites what stands between
 
 <!-- results/NAME.json -->   and   <!-- end -->
+
+A word after the name keeps the records whose first field begins with it: `<!-- results/speed.json generate -->`.
 """
 
 import re
@@ -10,15 +12,17 @@ from pathlib import Path
 
 from gelato.report.results import Record, read_records
 
-_BLOCK = re.compile(r"<!-- results/(\w+)\.json -->\n.*?<!-- end -->", flags=re.DOTALL)
+_BLOCK = re.compile(r"(<!-- results/(\w+)\.json ?(.*?) ?-->\n).*?<!-- end -->", flags=re.DOTALL)
 
 
 def render(text: str, results: Path) -> str:
     """The text with every marked table rendered anew."""
 
     def table(match: re.Match[str]) -> str:
-        name = match[1]
-        return f"<!-- results/{name}.json -->\n{_TABLES[name](read_records(results / f'{name}.json'))}<!-- end -->"
+        marker, name, beginning = match.groups()
+        records = read_records(results / f"{name}.json")
+        chosen = [record for record in records if str(next(iter(record.values()))).startswith(beginning)]
+        return f"{marker}{_TABLES[name](chosen)}<!-- end -->"
 
     return _BLOCK.sub(table, text)
 
