@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gelato.data.transitions import Dataset, Standardiser, Transitions, split
     from gelato.model.check import check_model
     from gelato.model.training import FittedModel, fit_model, load_model
+    from gelato.uncertainty.instrument import measure
+    from gelato.uncertainty.trust import Trust
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,10 +26,12 @@ __all__ = [
     "InputError",
     "Standardiser",
     "Transitions",
+    "Trust",
     "check_model",
     "fit_model",
     "load",
     "load_model",
+    "measure",
     "split",
     "summarise",
 ]
@@ -44,6 +48,8 @@ _HOMES = {
     "fit_model": "gelato.model.training",
     "load_model": "gelato.model.training",
     "check_model": "gelato.model.check",
+    "Trust": "gelato.uncertainty.trust",
+    "measure": "gelato.uncertainty.instrument",
 }
 
 register()

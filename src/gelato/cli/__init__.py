@@ -13,6 +13,7 @@ from tyro.extras import SubcommandApp
 
 from gelato.cli.data import data
 from gelato.cli.model import model
+from gelato.cli.uncertainty import uncertainty
 from gelato.errors import InputError
 
 _DESCRIPTION = """Offline reinforcement learning that knows where its model can be trusted.
@@ -22,6 +23,7 @@ Start with `gelato data list`; then `gelato data info four-rooms`."""
 app = SubcommandApp()
 app.command(data, name="data", help="See, make and import logged transitions.")
 app.command(model, name="model", help="Fit the latent model of dynamics and see how good it is.")
+app.command(name="uncertainty")(uncertainty)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

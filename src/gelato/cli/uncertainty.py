@@ -1,0 +1,97 @@
+"""`gelato uncertainty`: which penalty knows where the model is wrong."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from tyro.conf import Positional
+
+from gelato.cli.output import print_json, print_table
+
+
+def uncertainty(
+    run: Positional[Path],
+    penalties: tuple[
+        Literal["transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient", "none"], ...
+    ] = ("transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient"),
+    rows: int = 1000,
+    calibration: Literal["default", "paper"] = "default",
+    simulator: bool = True,
+    json: bool = False,
+    plot: Path | None = None,
+    results: Path | None = None,
+) -> None:
+    """Judge penalties against the model's true one-step error, on the data and on graded departures from it.
+
+    The real simulator is put into the state (MuJoCo tasks, Four Rooms). Where that is not possible, or with
+    `--no-simulator`, the error is taken on held-out transitions alone, and the output says so.
+
+    Args:
+        run: The folder of a fitted model (`gelato model fit`).
+        penalties: Which penalties to judge.
+        rows: State-actions in each shift.
+        calibration: `default` subtracts the level on the data, `paper` divides by the maximum.
+        simulator: Whether to ask the simulator at all.
+        json: Print one JSON object and nothing else.
+        plot: Also draw risk against coverage, and penalty against error, into this file (.png, .pdf or .svg).
+        results: Also merge the records into this JSON file.
+    """
+    from gelato.errors import InputError
+    from gelato.model.training import load_model
+    from gelato.uncertainty.instrument import measure
+
+    if rows < 20:
+        raise InputError(f"rows is {rows}; ranks of fewer than 20 rows say nothing")
+    if plot is not None:
+        from gelato.report.style import check_figure_path
+
+        check_figure_path(plot)
+    reports = measure(load_model(run), penalties=penalties, rows=rows, simulate=simulator, calibration=calibration)
+    records = [record for report in reports for record in report.records()]
+    if results is not None:
+        from gelato.report.results import merge_records
+
+        merge_records(results, records, keys=("dataset", "model_seed", "penalty", "shift"))
+    if plot is not None:
+        from gelato.report.uncertainty_figure import draw_uncertainty
+
+        draw_uncertainty(reports[0], plot)
+    if json:
+        print_json({"run": str(run), "calibration": [_constants(report) for report in reports], "records": records})
+    else:
+        _print_records(records)
+
+
+def _constants(report: Any) -> dict[str, Any]:
+    scales = {
+        name: {"level": float(penalty.level), "scale": float(penalty.scale)}
+        for name, penalty in report.calibrated.items()
+    }
+    return {"model_seed": report.model_seed, "truth": report.truth, "penalties": scales}
+
+
+def _print_records(records: list[dict[str, Any]]) -> None:
+    """Rank correlation and AUROC, a row for each penalty, a column for each shift; means over model seeds."""
+    import numpy as np
+
+    shifts = list(dict.fromkeys(record["shift"] for record in records))
+    seeds = len({record["model_seed"] for record in records})
+
+    def cell(penalty: str, shift: str) -> str:
+        chosen = [record for record in records if (record["penalty"], record["shift"]) == (penalty, shift)]
+        parts = []
+        for score in ("spearman", "auroc"):
+            values = [record[score] for record in chosen if record[score] is not None]
+            parts.append(f"{np.mean(values):.2f}" if values else "-")
+        return " / ".join(parts)
+
+    def cost(penalty: str) -> str:
+        return f"{np.mean([r['microseconds'] for r in records if r['penalty'] == penalty]):,.0f}"
+
+    rows = [
+        (penalty, *(cell(penalty, shift) for shift in shifts), cost(penalty))
+        for penalty in dict.fromkeys(record["penalty"] for record in records)
+    ]
+    first = records[0]
+    title = f"{first['dataset']}, truth: {first['truth']}, {seeds} model seed{'s' if seeds > 1 else ''}"
+    print_table((title, *shifts, "µs"), rows)
+    print_table(("rank correlation with the true error / AUROC of an error above the data's 95% level",), [])

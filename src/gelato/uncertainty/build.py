@@ -1,0 +1,116 @@
+"""Penalties by name, as command lines and presets choose them."""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gelato.errors import InputError
+from gelato.geometry import AbstractMetric, Composite, EnsemblePullback
+from gelato.model.latent import LatentModel
+from gelato.uncertainty.embedded import EmbeddedData
+from gelato.uncertainty.penalty import (
+    AbstractPenalty,
+    Aleatoric,
+    Ambient,
+    Ensemble,
+    Euclidean,
+    Forward,
+    Geodesic,
+    Nothing,
+    Transport,
+    chunked,
+)
+
+PenaltyName = Literal["transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient", "none"]
+MetricName = Literal["composite", "decoder"]
+PENALTIES: tuple[PenaltyName, ...] = get_args(PenaltyName)
+NEIGHBOURS = 20
+_GROWTH_QUANTILE = 0.9
+_HELD_OUT = 2048
+
+
+def build_penalty(
+    name: PenaltyName,
+    model: LatentModel,
+    data: EmbeddedData,
+    held_out: EmbeddedData,
+    *,
+    k: int = NEIGHBOURS,
+    shortlist: int | None = None,
+    metric: MetricName = "composite",
+) -> AbstractPenalty:
+    """The penalty of that name over embedded training data; `held_out` sets what has to be estimated."""
+    if not 1 <= k <= len(data) - 1:
+        raise InputError(f"{k} neighbours were asked for, but only {len(data) - 1} points can be one: use fewer")
+
+    def geodesic() -> Geodesic:
+        return Geodesic(data.embeddings, model_metric(model, metric), k=k, shortlist=shortlist or k)
+
+    makers: dict[str, Callable[[], AbstractPenalty]] = {
+        "transport": lambda: transport(geodesic(), model, data, held_out),
+        "geodesic": geodesic,
+        "euclidean": lambda: Euclidean(data.embeddings, k=k),
+        "ensemble": lambda: Ensemble(model),
+        "aleatoric": lambda: Aleatoric(model),
+        "forward": lambda: Forward(model),
+        "ambient": lambda: Ambient(model, data.rows, k=k),
+        "none": Nothing,
+    }
+    if name not in makers:
+        raise InputError(f"penalty {name!r} is not one of {', '.join(makers)}")
+    return makers[name]()
+
+
+class Stepped(eqx.Module):
+    """`e -> (μ_F, σ_F)`."""
+
+    model: LatentModel
+
+    def __call__(self, e: Float[Array, " embedding"]) -> tuple[Array, Array]:
+        predicted = self.model.forward(e)
+        return predicted.mean, jnp.sqrt(predicted.variance)
+
+
+class Decoded(eqx.Module):
+    """`z -> (μ_D, σ_D)` of every decoder."""
+
+    model: LatentModel
+
+    def __call__(self, z: Float[Array, " latent"]) -> tuple[Array, Array]:
+        decoded = self.model.decode(z)
+        return decoded.mean, jnp.sqrt(decoded.variance)
+
+
+class DecodedStep(eqx.Module):
+    """`e -> (μ_D, σ_D)(μ_F(e))`: the decoders at the forward model's mean."""
+
+    model: LatentModel
+
+    def __call__(self, e: Float[Array, " embedding"]) -> tuple[Array, Array]:
+        return Decoded(self.model)(self.model.forward(e).mean)
+
+
+def model_metric(model: LatentModel, name: MetricName = "composite") -> AbstractMetric:
+    """The metric the model pulls back to its embedding space: Theorem 2's, or the decoders' alone at the mean of F."""
+    if name == "decoder":
+        return EnsemblePullback(DecodedStep(model))
+    return Composite(Stepped(model), Decoded(model))
+
+
+def transport(geodesic: Geodesic, model: LatentModel, data: EmbeddedData, held_out: EmbeddedData) -> Transport:
+    """The `Transport` penalty with its rate from held-out transitions."""
+    unfinished = Transport(geodesic, data.residuals, model, jnp.zeros(()))
+    return eqx.tree_at(lambda penalty: penalty.beta, unfinished, growth_rate(unfinished, held_out))
+
+
+def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
+    """`β`: the 90% quantile of `|ε(e) − mean εₖ| / (σ_F(e) d̄(e))` over held-out transitions, whose error is known."""
+    rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT)).astype(int)
+    near, far = eqx.filter_jit(chunked)(penalty.terms, penalty.points, held_out.embeddings[rows])
+    rates = jnp.abs(held_out.residuals[rows] - near) / jnp.maximum(far, 1e-12)
+    # Exact duplicates of data points have no way to go and say nothing of the rate.
+    return jnp.quantile(rates[far > 0], _GROWTH_QUANTILE) if bool((far > 0).any()) else jnp.zeros(())

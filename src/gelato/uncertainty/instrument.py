@@ -1,0 +1,189 @@
+"""The instrument: every penalty against the model's true one-step error, shift by shift.
+
+With the real simulator put into the state the truth is known wherever a shift leads; without one it is known on
+held-out transitions alone, and the records say so. Records are flat: `dataset, model_seed, penalty, shift, spearman,
+auroc, risk_coverage, microseconds` and bootstrap intervals.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gelato.data.transitions import Transitions
+from gelato.envs.simulate import Simulator, simulator_for
+from gelato.model.latent import LatentModel, Scaling
+from gelato.model.training import FittedModel
+from gelato.progress import note, progress
+from gelato.uncertainty.build import PENALTIES, PenaltyName, build_penalty
+from gelato.uncertainty.calibration import Calibrated, Calibration, calibrate
+from gelato.uncertainty.embedded import embed, rms
+from gelato.uncertainty.penalty import AbstractPenalty, penalise
+from gelato.uncertainty.scores import scores
+from gelato.uncertainty.shifts import Shift, data_shifts, imagined_shifts
+
+ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One shift with the true error at every row, and every penalty's value there, not calibrated."""
+
+    shift: str
+    levels: Float[np.ndarray, " n"]
+    errors: Float[np.ndarray, " n"]
+    penalties: dict[str, Float[np.ndarray, " n"]]
+    microseconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the instrument found of one model: how every penalty was calibrated, and every shift judged."""
+
+    dataset: str
+    model_seed: int
+    truth: str
+    calibrated: dict[str, Calibrated]
+    judged: list[Judged]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Flat records, one for each penalty and shift."""
+        inside = next(judged for judged in self.judged if judged.shift == "held-out")
+        threshold = float(np.quantile(inside.errors, 0.95))
+        return [
+            {
+                "dataset": self.dataset,
+                "model_seed": self.model_seed,
+                "penalty": name,
+                "shift": judged.shift,
+                "truth": self.truth,
+                "rows": len(judged.errors),
+                "mean_error": float(judged.errors.mean()),
+                "mean_penalty": float(self.calibrated[name].adjust(jnp.asarray(values)).mean()),
+                **scores(values, judged.errors, threshold),
+                "microseconds": round(judged.microseconds[name], 2),
+            }
+            for judged in self.judged
+            for name, values in judged.penalties.items()
+        ]
+
+
+def measure(
+    fitted: FittedModel,
+    *,
+    penalties: Sequence[PenaltyName] = PENALTIES,
+    rows: int = ROWS,
+    simulate: bool = True,
+    calibration: Calibration = "default",
+) -> list[Report]:
+    """Judge penalties on every seed of a fitted model."""
+    train, held_out = fitted.parts
+    simulator = simulator_for(fitted.dataset.environment) if simulate else None
+    if simulate and simulator is None:
+        note(
+            f"{fitted.dataset.environment or fitted.dataset.reference}: no simulator that can be put into a state; "
+            "errors are taken on held-out transitions alone"
+        )
+    _say_versions(fitted, simulator)
+    shifts = data_shifts(held_out, fitted.dataset.environment, rows) if simulator else []
+    total = len(fitted.seeds) * len(penalties)
+    with progress("judging penalties", total) as advance:
+        reports = []
+        for index in range(len(fitted.seeds)):
+            judge = _Judge(fitted, index, train, held_out, simulator)
+            reports.append(judge.report(shifts, penalties, rows, calibration, advance))
+    return reports
+
+
+def _say_versions(fitted: FittedModel, simulator: Simulator | None) -> None:
+    from importlib.metadata import version
+
+    recorded = fitted.run.description["versions"].get("mujoco")
+    if simulator is not None and recorded not in (None, version("mujoco")):
+        note(f"the model was fitted beside MuJoCo {recorded}, the simulator here is {version('mujoco')}; going on")
+
+
+class _Judge:
+    """One seed's model with its data embedded."""
+
+    def __init__(
+        self, fitted: FittedModel, index: int, train: Transitions, held_out: Transitions, simulator: Simulator | None
+    ) -> None:
+        self.fitted, self.seed, self.held_out, self.simulator = fitted, fitted.seeds[index], held_out, simulator
+        self.model, self.scaling = fitted.seed(index), fitted.scaling
+        self.data = embed(self.model, self.scaling, train)
+        self.known = embed(self.model, self.scaling, held_out)
+
+    def report(
+        self,
+        shifts: list[Shift],
+        names: Sequence[PenaltyName],
+        rows: int,
+        calibration: Calibration,
+        advance: Any,
+    ) -> Report:
+        """Judge the named penalties on all shifts."""
+        questions = list(self._questions(shifts, rows))
+        judged = [Judged(shift, levels, errors, {}, {}) for shift, levels, _, errors in questions]
+        calibrated: dict[str, Calibrated] = {}
+        for name in names:
+            penalty = build_penalty(name, self.model, self.data, self.known)
+            calibrated[name] = calibrate(penalty, self.model, self.scaling, self.data, how=calibration)
+            for answer, (_, _, embeddings, _) in zip(judged, questions, strict=True):
+                values, microseconds = _timed(penalty, embeddings)
+                answer.penalties[name] = values
+                answer.microseconds[name] = microseconds
+            advance(1, status=f"seed {self.seed}: {name}")
+        truth = "simulator" if self.simulator else "held-out transitions"
+        return Report(self.fitted.dataset.reference, self.seed, truth, calibrated, judged)
+
+    def _questions(self, shifts: list[Shift], rows: int) -> Iterator[tuple[str, np.ndarray, Array, np.ndarray]]:
+        """For each shift its name, levels, embeddings and true errors."""
+        if self.simulator is None:
+            chosen = np.sort(np.random.default_rng(0).permutation(len(self.known))[:rows])
+            errors = np.asarray(self.known.residuals[chosen])
+            yield "held-out", np.zeros(len(chosen)), self.known.embeddings[chosen], errors
+            return
+        for shift in [*shifts, *imagined_shifts(self.fitted, self.model, self.held_out, rows)]:
+            truth = np.array(
+                [self.simulator.successor(*pair) for pair in zip(shift.states, shift.actions, strict=True)]
+            )
+            known = np.isfinite(truth).all(axis=1)
+            if known.sum() < 2:
+                note(f"{shift.name}: the simulator knows none of these states; left out")
+                continue
+            embeddings, predicted = _predict(self.model, self.scaling, shift)
+            wrong = rms(predicted - self.scaling.states(truth))
+            yield shift.name, shift.levels[known], embeddings[known], np.asarray(wrong)[known]
+
+
+def _predict(model: LatentModel, scaling: Scaling, shift: Shift) -> tuple[Array, Array]:
+    """Embeddings of a shift's rows and the next states the model predicts, normalised."""
+    states = jnp.asarray(scaling.states(shift.states))
+    latents = None if shift.latents is None else jnp.asarray(shift.latents)
+    return _predicted(model, states, latents, scaling.action_space.encode(shift.actions))
+
+
+@eqx.filter_jit
+def _predicted(model: LatentModel, states: Array, latents: Array | None, actions: Array) -> tuple[Array, Array]:
+    z = jax.vmap(lambda state: model.encode(state).mean)(states) if latents is None else latents
+    e = jax.vmap(model.embedding)(z, actions)
+    return e, jax.vmap(lambda e: model.decoded_means(model.forward(e).mean).mean(axis=0))(e)
+
+
+def _timed(penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]) -> tuple[np.ndarray, float]:
+    """The penalty's values and what one costs, compilation aside."""
+    # One shape for all shifts, so that a penalty is compiled once.
+    size = -(-len(embeddings) // 256) * 256
+    padded = jnp.pad(embeddings, ((0, size - len(embeddings)), (0, 0)), mode="edge")
+    run = eqx.filter_jit(penalise)
+    values = jax.block_until_ready(run(penalty, padded))
+    begin = time.perf_counter()
+    jax.block_until_ready(run(penalty, padded))
+    return np.asarray(values)[: len(embeddings)], 1e6 * (time.perf_counter() - begin) / size

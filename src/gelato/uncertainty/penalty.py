@@ -1,0 +1,185 @@
+"""Penalties `U(e)`: how little the model is to be trusted at one embedded state-action, never negative.
+
+Every one is a value with the same signature, so that swapping it is all that tells the paper's methods apart:
+
+| penalty | `U(e)` |
+|---|---|
+| `Transport` | the neighbours' own residuals, carried to `e` along the geodesics (ours, the default) |
+| `Geodesic` | mean geodesic distance to the `K` nearest data points under the metric (the paper's) |
+| `Euclidean` | the same by plain distance in the embedding space (GELATO-ℓ2) |
+| `Ensemble` | disagreement of the decoders' means |
+| `Aleatoric` | largest decoder σ (MOPO's choice) |
+| `Forward` | the forward model's σ, which nobody penalises by and the measurements brought up |
+| `Ambient` | distance to the `K` nearest `(s, a, s′)` in normalised state space (SUMO's choice) |
+| `Nothing` | 0 |
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from gelato.geometry import AbstractMetric, AbstractSolver, Composite, Near, distance, freeze, grouped
+from gelato.model.latent import LatentModel
+
+Embedded = Float[Array, " embedding"]
+Scalar = Float[Array, ""]
+# Floats of distances held at once: 1 GiB.
+_BUDGET = 2**28
+
+
+class AbstractPenalty(eqx.Module):
+    """`U(e)`, for one embedding; `leave_out` is the row of the data that `e` itself is, so that it is no neighbour."""
+
+    @abstractmethod
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        """`U(e) ≥ 0`."""
+
+    @property
+    def points(self) -> int:
+        """How many data points a call looks at, for bounding the memory of many."""
+        return 1
+
+
+class Nothing(AbstractPenalty):
+    """`U = 0`: MBPO's."""
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        del leave_out
+        return jnp.zeros((), e.dtype)
+
+
+class Euclidean(AbstractPenalty):
+    """`U(e) = (1/K) Σₖ ‖e − eₖ‖` over the `K` nearest data points."""
+
+    data: Float[Array, "n embedding"]
+    k: int = eqx.field(static=True, default=20)
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        return jnp.mean(grouped(self.data, e, self.k, leave_out)[1])
+
+    @property
+    def points(self) -> int:
+        return len(self.data)
+
+
+class Geodesic(AbstractPenalty):
+    """`U(e) = (1/K) Σₖ d_G(e, eₖ)` over the `K` data points nearest under the metric, out of a Euclidean shortlist."""
+
+    data: Float[Array, "n embedding"]
+    metric: AbstractMetric
+    k: int = eqx.field(static=True, default=20)
+    shortlist: int = eqx.field(static=True, default=20)
+    solver: AbstractSolver = Near()
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        return jnp.mean(self.neighbours(e, leave_out)[1])
+
+    def neighbours(
+        self, e: Embedded, leave_out: Int[Array, ""] | int = -1
+    ) -> tuple[Int[Array, " k"], Float[Array, " k"]]:
+        """The `K` nearest rows under the metric and their geodesic distances."""
+        rows, _ = grouped(self.data, e, max(self.k, self.shortlist), leave_out)
+        # The σ_F term of Theorem 2 changes slowly: its weights at `e` serve all neighbours, at a tenth of the cost.
+        metric = freeze(self.metric, e) if isinstance(self.metric, Composite) else self.metric
+        lengths = jax.vmap(lambda other: distance(metric, e, other, self.solver))(self.data[rows])
+        order = jnp.argsort(lengths)[: self.k]
+        return rows[order], lengths[order]
+
+    @property
+    def points(self) -> int:
+        return len(self.data)
+
+
+class Transport(AbstractPenalty):
+    """`U(e) = (1/K) Σₖ (εₖ + β σ_F(e) d_G(e, eₖ))`: the error nearby, and what may be added on the way here.
+
+    `εₖ = ‖s′ₖ − ŝ′ₖ‖` is known, since a neighbour is a transition we have. If the error changes along the manifold by
+    at most `β σ_F` for each unit of length, faster where the forward model itself is unsure, then every summand bounds
+    the error at `e` (the triangle inequality along the geodesic), and so does their mean. `β` is the 90% quantile of
+    that rate on held-out transitions (`growth_rate`).
+    """
+
+    geodesic: Geodesic
+    residuals: Float[Array, " n"]
+    model: LatentModel
+    beta: Float[Array, ""]
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        near, far = self.terms(e, leave_out)
+        return near + self.beta * far
+
+    def terms(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> tuple[Scalar, Scalar]:
+        """The neighbours' mean residual and `σ_F(e)` times their mean geodesic distance."""
+        rows, lengths = self.geodesic.neighbours(e, leave_out)
+        return jnp.mean(self.residuals[rows]), Forward(self.model)(e) * jnp.mean(lengths)
+
+    @property
+    def points(self) -> int:
+        return self.geodesic.points
+
+
+class Ensemble(AbstractPenalty):
+    """`U(e) = √(1/d_S Σⱼ Varᵢ μ_D^i(μ_F(e))ⱼ)`: how much the bootstrapped decoders disagree."""
+
+    model: LatentModel
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        del leave_out
+        return jnp.sqrt(jnp.mean(jnp.var(self.model.decoded_means(self.model.forward(e).mean), axis=0)))
+
+
+class Aleatoric(AbstractPenalty):
+    """`U(e) = maxᵢ √(1/d_S) ‖σ_D^i(μ_F(e))‖`: the noisiest decoder's own estimate of its error (MOPO's choice)."""
+
+    model: LatentModel
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        del leave_out
+        variances = self.model.decoded_variances(self.model.forward(e).mean)
+        return jnp.sqrt(jnp.max(jnp.mean(variances, axis=1)))
+
+
+class Forward(AbstractPenalty):
+    """`U(e) = √(1/d_Z) ‖σ_F(e)‖`: how unsure the forward model is of the next latent state."""
+
+    model: LatentModel
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        del leave_out
+        return jnp.sqrt(jnp.mean(self.model.forward(e).variance))
+
+
+class Ambient(AbstractPenalty):
+    """`U(e) = (1/K) Σₖ ‖(ŝ, a, ŝ′) − (sₖ, aₖ, s′ₖ)‖` in normalised state space: no latent geometry (SUMO's choice)."""
+
+    model: LatentModel
+    rows: Float[Array, "n columns"]
+    k: int = eqx.field(static=True, default=20)
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        z, a = self.model.embedding.inverse(e)
+        state, successor = (jnp.mean(self.model.decoded_means(x), axis=0) for x in (z, self.model.forward(e).mean))
+        return jnp.mean(grouped(self.rows, jnp.concatenate([state, a, successor]), self.k, leave_out)[1])
+
+    @property
+    def points(self) -> int:
+        return len(self.rows)
+
+
+def penalise(
+    penalty: AbstractPenalty, embeddings: Float[Array, "m embedding"], leave_out: Int[Array, " m"] | None = None
+) -> Float[Array, " m"]:
+    """`U` of many embeddings inside a compiled program, in chunks of bounded memory."""
+    rows = jnp.full(len(embeddings), -1) if leave_out is None else leave_out
+    return chunked(penalty, penalty.points, embeddings, rows)
+
+
+def chunked(function: Callable[..., Any], points: int, *arrays: Array) -> Any:
+    """`vmap` in chunks, so that no more than a fixed number of distances is held at once."""
+    chunk = max(1, min(len(arrays[0]), _BUDGET // points, 4096))
+    return jax.lax.map(lambda row: function(*row), arrays, batch_size=chunk)
