@@ -14,6 +14,7 @@ def uncertainty(
         Literal["transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient", "none"], ...
     ] = ("transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient"),
     rows: int = 1000,
+    points: int | None = None,
     calibration: Literal["default", "paper"] = "default",
     simulator: bool = True,
     json: bool = False,
@@ -29,6 +30,7 @@ def uncertainty(
         run: The folder of a fitted model (`gelato model fit`).
         penalties: Which penalties to judge.
         rows: State-actions in each shift.
+        points: Seek neighbours among at most so many transitions, spread evenly over the data (all unless told).
         calibration: `default` subtracts the level on the data, `paper` divides by the maximum.
         simulator: Whether to ask the simulator at all.
         json: Print one JSON object and nothing else.
@@ -45,7 +47,9 @@ def uncertainty(
         from gelato.report.style import check_figure_path
 
         check_figure_path(plot)
-    reports = measure(load_model(run), penalties=penalties, rows=rows, simulate=simulator, calibration=calibration)
+    reports = measure(
+        load_model(run), penalties=penalties, rows=rows, simulate=simulator, calibration=calibration, points=points
+    )
     records = [record for report in reports for record in report.records()]
     if results is not None:
         from gelato.report.results import merge_records

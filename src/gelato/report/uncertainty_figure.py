@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -55,7 +56,7 @@ def _reliability(axes: Axes, judged: Judged, report: Report) -> None:
     """Mean error in bins of equal count of the calibrated penalty."""
     for name, values in judged.penalties.items():
         colour, dash = _LOOKS[name]
-        calibrated = np.asarray(report.calibrated[name].adjust(values))
+        calibrated = np.asarray(report.calibrated[name].adjust(jnp.asarray(values)))
         order = np.array_split(np.argsort(calibrated), _BINS)
         means = [(calibrated[rows].mean(), judged.errors[rows].mean()) for rows in order if len(rows)]
         axes.plot(*np.array(means).T, dash, color=colour, marker=".", ms=4, lw=1)

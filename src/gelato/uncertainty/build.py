@@ -110,7 +110,12 @@ def transport(geodesic: Geodesic, model: LatentModel, data: EmbeddedData, held_o
 def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
     """`β`: the 90% quantile of `|ε(e) − mean εₖ| / (σ_F(e) d̄(e))` over held-out transitions, whose error is known."""
     rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT)).astype(int)
-    near, far = eqx.filter_jit(chunked)(penalty.terms, penalty.points, held_out.embeddings[rows])
+    near, far = _terms(penalty, held_out.embeddings[rows])
     rates = jnp.abs(held_out.residuals[rows] - near) / jnp.maximum(far, 1e-12)
     # Exact duplicates of data points have no way to go and say nothing of the rate.
     return jnp.quantile(rates[far > 0], _GROWTH_QUANTILE) if bool((far > 0).any()) else jnp.zeros(())
+
+
+@eqx.filter_jit
+def _terms(penalty: Transport, embeddings: Float[Array, "n embedding"]) -> tuple[Array, Array]:
+    return chunked(penalty.terms, penalty.points, embeddings)

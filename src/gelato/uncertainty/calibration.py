@@ -7,7 +7,6 @@ pairs near 1. `paper` divides by the largest value, as the paper does.
 
 from typing import Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +17,7 @@ from gelato.uncertainty.embedded import EmbeddedData, foreign_pairs
 from gelato.uncertainty.penalty import AbstractPenalty, Embedded, Scalar, penalise
 
 Calibration = Literal["default", "paper"]
-_SAMPLE = 1024
+SAMPLE = 1024
 
 
 class Calibrated(AbstractPenalty):
@@ -47,13 +46,13 @@ def calibrate(
     data: EmbeddedData,
     *,
     how: Calibration = "default",
-    sample: int = _SAMPLE,
+    sample: int = SAMPLE,
 ) -> Calibrated:
     """Measure the penalty on the data, leaving each point out, and on foreign pairs, and fix its scale."""
     rows = np.random.default_rng(0).permutation(len(data))[:sample]
-    run = eqx.filter_jit(penalise)
-    inside = run(penalty, data.embeddings[rows], jnp.asarray(rows))
-    outside = run(penalty, foreign_pairs(model, scaling, data, sample, key=jax.random.key(0)))
+    inside = penalise(penalty, data.embeddings[rows], jnp.asarray(rows))
+    foreign = foreign_pairs(model, scaling, data, len(rows), key=jax.random.key(0))
+    outside = penalise(penalty, foreign, jnp.full(len(rows), -1))
     if how == "paper":
         level, scale = jnp.zeros(()), jnp.maximum(inside.max(), outside.max())
     else:

@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.data.spaces import Discrete
@@ -24,8 +25,10 @@ class EmbeddedData(eqx.Module):
         return len(self.residuals)
 
 
-def embed(model: LatentModel, scaling: Scaling, transitions: Transitions) -> EmbeddedData:
-    """Embed transitions, chunk by chunk."""
+def embed(model: LatentModel, scaling: Scaling, transitions: Transitions, points: int | None = None) -> EmbeddedData:
+    """Embed transitions, chunk by chunk; of more than `points` so many, spread evenly."""
+    if points is not None and points < len(transitions):
+        transitions = transitions[np.linspace(0, len(transitions) - 1, points).astype(int)]
     batch = normalised_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
     embeddings, residuals = _embed(model, batch.states, batch.actions, batch.next_states)
     return EmbeddedData(

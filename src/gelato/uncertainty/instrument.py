@@ -22,7 +22,7 @@ from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel
 from gelato.progress import note, progress
 from gelato.uncertainty.build import PENALTIES, PenaltyName, build_penalty
-from gelato.uncertainty.calibration import Calibrated, Calibration, calibrate
+from gelato.uncertainty.calibration import SAMPLE, Calibrated, Calibration, calibrate
 from gelato.uncertainty.embedded import embed, rms
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
 from gelato.uncertainty.scores import scores
@@ -49,6 +49,7 @@ class Report:
     dataset: str
     model_seed: int
     truth: str
+    points: int
     calibrated: dict[str, Calibrated]
     judged: list[Judged]
 
@@ -64,6 +65,7 @@ class Report:
                 "shift": judged.shift,
                 "truth": self.truth,
                 "rows": len(judged.errors),
+                "points": self.points,
                 "mean_error": float(judged.errors.mean()),
                 "mean_penalty": float(self.calibrated[name].adjust(jnp.asarray(values)).mean()),
                 **scores(values, judged.errors, threshold),
@@ -81,8 +83,9 @@ def measure(
     rows: int = ROWS,
     simulate: bool = True,
     calibration: Calibration = "default",
+    points: int | None = None,
 ) -> list[Report]:
-    """Judge penalties on every seed of a fitted model."""
+    """Judge penalties on every seed of a fitted model, with neighbours among at most `points` transitions."""
     train, held_out = fitted.parts
     simulator = simulator_for(fitted.dataset.environment) if simulate else None
     if simulate and simulator is None:
@@ -96,7 +99,7 @@ def measure(
     with progress("judging penalties", total) as advance:
         reports = []
         for index in range(len(fitted.seeds)):
-            judge = _Judge(fitted, index, train, held_out, simulator)
+            judge = _Judge(fitted, index, train, held_out, simulator, points)
             reports.append(judge.report(shifts, penalties, rows, calibration, advance))
     return reports
 
@@ -113,11 +116,17 @@ class _Judge:
     """One seed's model with its data embedded."""
 
     def __init__(
-        self, fitted: FittedModel, index: int, train: Transitions, held_out: Transitions, simulator: Simulator | None
+        self,
+        fitted: FittedModel,
+        index: int,
+        train: Transitions,
+        held_out: Transitions,
+        simulator: Simulator | None,
+        points: int | None,
     ) -> None:
         self.fitted, self.seed, self.held_out, self.simulator = fitted, fitted.seeds[index], held_out, simulator
         self.model, self.scaling = fitted.seed(index), fitted.scaling
-        self.data = embed(self.model, self.scaling, train)
+        self.data = embed(self.model, self.scaling, train, points)
         self.known = embed(self.model, self.scaling, held_out)
 
     def report(
@@ -141,7 +150,7 @@ class _Judge:
                 answer.microseconds[name] = microseconds
             advance(1, status=f"seed {self.seed}: {name}")
         truth = "simulator" if self.simulator else "held-out transitions"
-        return Report(self.fitted.dataset.reference, self.seed, truth, calibrated, judged)
+        return Report(self.fitted.dataset.reference, self.seed, truth, len(self.data), calibrated, judged)
 
     def _questions(self, shifts: list[Shift], rows: int) -> Iterator[tuple[str, np.ndarray, Array, np.ndarray]]:
         """For each shift its name, levels, embeddings and true errors."""
@@ -179,11 +188,10 @@ def _predicted(model: LatentModel, states: Array, latents: Array | None, actions
 
 def _timed(penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]) -> tuple[np.ndarray, float]:
     """The penalty's values and what one costs, compilation aside."""
-    # One shape for all shifts, so that a penalty is compiled once.
-    size = -(-len(embeddings) // 256) * 256
+    # One shape for all shifts and the calibration before, so that a penalty is compiled once.
+    size = -(-len(embeddings) // SAMPLE) * SAMPLE
     padded = jnp.pad(embeddings, ((0, size - len(embeddings)), (0, 0)), mode="edge")
-    run = eqx.filter_jit(penalise)
-    values = jax.block_until_ready(run(penalty, padded))
+    parts = padded.reshape(-1, SAMPLE, padded.shape[1])
     begin = time.perf_counter()
-    jax.block_until_ready(run(penalty, padded))
-    return np.asarray(values)[: len(embeddings)], 1e6 * (time.perf_counter() - begin) / size
+    values = np.concatenate([np.asarray(penalise(penalty, part, jnp.full(SAMPLE, -1))) for part in parts])
+    return values[: len(embeddings)], 1e6 * (time.perf_counter() - begin) / size

@@ -171,10 +171,11 @@ class Ambient(AbstractPenalty):
         return len(self.rows)
 
 
+@eqx.filter_jit
 def penalise(
     penalty: AbstractPenalty, embeddings: Float[Array, "m embedding"], leave_out: Int[Array, " m"] | None = None
 ) -> Float[Array, " m"]:
-    """`U` of many embeddings inside a compiled program, in chunks of bounded memory."""
+    """`U` of many embeddings, compiled or inside a compiled program, in chunks of bounded memory."""
     rows = jnp.full(len(embeddings), -1) if leave_out is None else leave_out
     return chunked(penalty, penalty.points, embeddings, rows)
 

@@ -42,8 +42,7 @@ class Trust:
         raw = build_penalty(penalty, self.model, train, held_out)
         self.calibrated: Calibrated = calibrate(raw, self.model, fitted.scaling, train)
         rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _SAMPLE)).astype(int)
-        self._run = eqx.filter_jit(penalise)
-        self.limit = float(jnp.quantile(self._run(self.calibrated, held_out.embeddings[rows]), _LEVEL))
+        self.limit = float(jnp.quantile(penalise(self.calibrated, held_out.embeddings[rows]), _LEVEL))
 
     def __call__(self, states: Float[np.ndarray, "n state"], actions: Num[np.ndarray, "n *action"]) -> Verdict:
         """Judge state-action pairs."""
@@ -52,7 +51,7 @@ class Trust:
         scaling = self.fitted.scaling
         normalised = jnp.asarray(scaling.states(states))
         embeddings = _embeddings(self.model, normalised, scaling.action_space.encode(actions))
-        values = np.asarray(self._run(self.calibrated, embeddings))
+        values = np.asarray(penalise(self.calibrated, embeddings))
         return Verdict(values, values <= self.limit)
 
     def _check(self, states: np.ndarray, actions: np.ndarray) -> None:

@@ -1,0 +1,147 @@
+"""The instrument: the simulator tells the truth, scores are what they claim, and inputs are checked."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+from gelato.cli import main
+from gelato.data.generate import run_episodes
+from gelato.data.recipes import Recipe
+from gelato.data.reference import load
+from gelato.envs import FOUR_ROOMS
+from gelato.envs.four_rooms import FREE, free_cells, position
+from gelato.envs.simulate import simulator_for
+from gelato.errors import InputError
+from gelato.model.config import preset
+from gelato.model.training import FittedModel, fit_model
+from gelato.uncertainty.instrument import measure
+from gelato.uncertainty.scores import auroc, excess_risk, risk_coverage, spearman
+from gelato.uncertainty.shifts import data_shifts, imagined_shifts
+from gelato.uncertainty.trust import Trust
+
+
+@pytest.fixture(scope="module")
+def hopper(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> FittedModel:
+    """A Hopper model of a few updates: the instrument does not care how good it is."""
+    del shared_store
+    dataset = load("hopper-medium,transitions=2000")
+    small = dataclasses.replace(
+        preset("default", dataset),
+        latent_size=4,
+        decoders=3,
+        hidden=(16,),
+        forward_hidden=(16,),
+        updates=200,
+        variance_updates=100,
+    )
+    return fit_model(dataset, tmp_path_factory.mktemp("runs") / "hopper", config=small)
+
+
+@pytest.mark.parametrize("environment", ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"])
+def test_the_simulator_put_into_a_recorded_state_goes_where_the_recording_went(environment: str) -> None:
+    simulator = simulator_for(environment)
+    assert simulator is not None
+    episode = run_episodes(Recipe("test", environment, ("random",), 0, ""), 0, 0, range(1))[0]
+    found = np.array([simulator.successor(s, a) for s, a in zip(episode.observations, episode.actions, strict=False)])
+    known = np.isfinite(found).all(axis=1)
+    assert known.mean() > 0.2
+    np.testing.assert_allclose(found[known], episode.observations[1:][known], atol=1e-4)
+
+
+def test_the_simulator_does_not_remember() -> None:
+    simulator = simulator_for("Hopper-v5")
+    assert simulator is not None
+    state, action = np.array([1.25, *np.zeros(10)]), np.array([0.5, -0.5, 0.1])
+    first = simulator.successor(state, action)
+    for _ in range(3):
+        simulator.successor(state + 0.01, -action)
+    np.testing.assert_array_equal(simulator.successor(state, action), first)
+
+
+def test_four_rooms_answers_with_the_mean_over_move_lengths() -> None:
+    simulator = simulator_for(FOUR_ROOMS)
+    assert simulator is not None
+    cells = position(free_cells())
+    assert np.isfinite([simulator.successor(cell, np.array(0)) for cell in cells]).all()
+    # From the upper left corner right: 1, 2 and 3 cells are all free.
+    np.testing.assert_allclose(simulator.successor(position(np.array([0, 0])), np.array(3)), position(np.array([0, 2])))
+    wall = np.argwhere(~FREE)[0]
+    assert np.isnan(simulator.successor(position(wall), np.array(0))).all()
+
+
+def test_an_environment_that_cannot_be_set_has_no_simulator() -> None:
+    assert simulator_for("CartPole-v1") is None
+    assert simulator_for(None) is None
+
+
+def test_scores_agree_with_scipy_and_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    errors, values = rng.random(100), np.round(rng.random(100), 1)
+    assert spearman(values, errors) == pytest.approx(stats.spearmanr(values, errors).statistic)
+    assert auroc(values, errors > 0.8) == pytest.approx(roc_auc_score(errors > 0.8, values))
+
+
+def test_risk_at_full_coverage_is_the_mean_error_and_the_true_order_has_no_excess() -> None:
+    rng = np.random.default_rng(0)
+    errors = rng.random(50)
+    assert risk_coverage(rng.random(50), errors)[-1] == pytest.approx(errors.mean())
+    assert excess_risk(errors, errors) == pytest.approx(0)
+    assert excess_risk(np.zeros(50), errors) == pytest.approx(1)
+
+
+def test_shifts_leave_what_they_say_they_leave(hopper: FittedModel) -> None:
+    held_out = hopper.parts[1]
+    shifts = {shift.name: shift for shift in data_shifts(held_out, "Hopper-v5", 40)}
+    assert list(shifts) == ["held-out", "perturbed", "uniform", "random", "expert"]
+    np.testing.assert_array_equal(shifts["perturbed"].states, shifts["held-out"].states)
+    moved = np.abs(shifts["perturbed"].actions - shifts["held-out"].actions).max(axis=1)
+    assert moved[shifts["perturbed"].levels == 0.8].mean() > moved[shifts["perturbed"].levels == 0.05].mean()
+    imagined = imagined_shifts(hopper, hopper.seed(0), held_out, 40)
+    assert [shift.name for shift in imagined] == ["imagined", "imagined-expert"]
+    assert set(imagined[0].levels) == set(range(1, 21))
+    assert np.isfinite(imagined[0].latents).all()
+
+
+def test_the_instrument_judges_every_penalty_on_every_shift_and_the_command_prints_it(
+    hopper: FittedModel, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plot = tmp_path / "u.png"
+    arguments = ["uncertainty", str(hopper.run.folder), "--penalties", "euclidean", "ensemble", "--rows", "60"]
+    main([*arguments, "--json", "--plot", str(plot)])
+    records = json.loads(capsys.readouterr().out)["records"]
+    assert {(r["penalty"], r["shift"]) for r in records} >= {("euclidean", "held-out"), ("ensemble", "imagined-expert")}
+    assert len(records) == 2 * 7
+    for record in records:
+        assert record["truth"] == "simulator"
+        assert -1 <= record["spearman_low"] <= record["spearman"] <= record["spearman_high"] <= 1
+        assert record["microseconds"] > 0
+    assert plot.stat().st_size > 10_000
+
+
+def test_without_a_simulator_the_truth_is_held_out_transitions_and_said_to_be(hopper: FittedModel) -> None:
+    (report,) = measure(hopper, penalties=("ensemble",), rows=50, simulate=False)
+    (record,) = report.records()
+    assert (record["shift"], record["truth"]) == ("held-out", "held-out transitions")
+
+
+def test_trust_tells_data_from_foreign_inputs_and_refuses_bad_ones(hopper: FittedModel) -> None:
+    trust = Trust(hopper, penalty="euclidean")
+    held_out = hopper.parts[1]
+    states, actions = np.asarray(held_out.states[:50]), np.asarray(held_out.actions[:50])
+    assert trust(states, actions).trusted.mean() > 0.8
+    assert trust(states + 20 * states.std(axis=0), actions).trusted.mean() < 0.2
+    for bad, message in [
+        ((states[:, :5], actions), "rows? of 11 numbers"),
+        ((states, actions[:, :2]), r"\(50, 3\) belongs"),
+        ((states * np.nan, actions), "NaN or infinity in row 0"),
+        ((states, actions + 3), "outside the actions"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            trust(*bad)
+    with pytest.raises(InputError, match="holds no seed 7"):
+        Trust(hopper, seed=7)

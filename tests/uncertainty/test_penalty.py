@@ -1,0 +1,163 @@
+"""Facts of the penalties, against brute force and closed forms."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+from gelato.errors import InputError
+from gelato.geometry import Converged, Pullback, distance
+from gelato.geometry import Euclidean as Flat
+from gelato.model.latent import LatentModel, Scaling, predict
+from gelato.uncertainty.build import PENALTIES, build_penalty, growth_rate, model_metric, transport
+from gelato.uncertainty.calibration import calibrate
+from gelato.uncertainty.embedded import EmbeddedData, foreign_pairs, rms
+from gelato.uncertainty.penalty import AbstractPenalty, Euclidean, Geodesic, Nothing, penalise
+
+NEIGHBOURLY = ("transport", "geodesic", "euclidean", "ambient")
+
+
+@pytest.fixture(scope="module")
+def penalties(model: LatentModel, data: EmbeddedData, held_out: EmbeddedData) -> dict[str, AbstractPenalty]:
+    return {name: build_penalty(name, model, data, held_out, k=3) for name in PENALTIES}
+
+
+def test_one_neighbour_gives_zero_at_a_data_point_and_its_neighbours_distance_left_out(data: EmbeddedData) -> None:
+    points = np.asarray(data.embeddings)
+    gaps = np.linalg.norm(points[7] - np.delete(points, 7, axis=0), axis=1)
+    penalty = Euclidean(data.embeddings, k=1)
+    assert penalty(data.embeddings[7]) == 0
+    np.testing.assert_allclose(penalty(data.embeddings[7], 7), gaps.min(), rtol=1e-5)
+
+
+def test_geodesic_left_out_is_the_distance_to_the_nearest_under_the_metric(
+    model: LatentModel, data: EmbeddedData
+) -> None:
+    metric = model_metric(model, "decoder")
+    penalty = Geodesic(data.embeddings, metric, k=1, shortlist=len(data.embeddings) - 1)
+    others = jnp.delete(data.embeddings, 7, axis=0)
+    every = jax.vmap(lambda other: distance(metric, data.embeddings[7], other))(others)
+    np.testing.assert_allclose(penalty(data.embeddings[7], 7), every.min(), rtol=1e-4)
+    assert penalty(data.embeddings[7]) == 0
+
+
+def test_a_flat_metric_makes_geodesic_euclidean(data: EmbeddedData, held_out: EmbeddedData) -> None:
+    flat = Geodesic(data.embeddings, Flat(), k=5, shortlist=5, solver=Converged(modes=2, nodes=4))
+    plain = Euclidean(data.embeddings, k=5)
+    e = held_out.embeddings[:4]
+    np.testing.assert_allclose(penalise(flat, e), penalise(plain, e), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_penalties_are_never_negative_and_compiled_calls_agree_with_plain_ones(
+    name: str, penalties: dict[str, AbstractPenalty], held_out: EmbeddedData
+) -> None:
+    e = held_out.embeddings[:6]
+    together = penalise(penalties[name], e)
+    assert (together >= 0).all()
+    with jax.disable_jit(False):
+        alone = jnp.stack([penalties[name](row) for row in e])
+    np.testing.assert_allclose(together, alone, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NEIGHBOURLY)
+def test_the_order_of_the_data_does_not_matter(
+    name: str, model: LatentModel, data: EmbeddedData, held_out: EmbeddedData, penalties: dict[str, AbstractPenalty]
+) -> None:
+    order = np.random.default_rng(1).permutation(len(data))
+    shuffled = jax.tree.map(lambda column: column[order], data)
+    again = build_penalty(name, model, shuffled, held_out, k=3)
+    e = held_out.embeddings[:6]
+    np.testing.assert_allclose(penalise(again, e), penalise(penalties[name], e), rtol=2e-4)
+
+
+@pytest.mark.parametrize("name", ("geodesic", "euclidean"))
+def test_points_moved_off_a_known_manifold_are_penalised_more(name: str) -> None:
+    angles = jnp.linspace(0, 2 * jnp.pi, 100, endpoint=False)
+    circle = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1)
+    stretched = Pullback(lambda p: jnp.stack([p[0], p[1], p @ p]))
+    penalty = {"geodesic": Geodesic(circle, stretched, k=5), "euclidean": Euclidean(circle, k=5)}[name]
+    radii = jnp.array([1.0, 1.2, 1.5, 2.0])
+    values = penalise(penalty, radii[:, None] * jnp.array([0.6, 0.8]))
+    assert (jnp.diff(values) > 0).all()
+
+
+def test_transport_is_residuals_plus_the_rate_times_noise_times_distance(
+    model: LatentModel, data: EmbeddedData, held_out: EmbeddedData
+) -> None:
+    geodesic = Geodesic(data.embeddings, model_metric(model, "decoder"), k=4, shortlist=4)
+    penalty = transport(geodesic, model, data, held_out)
+    e = held_out.embeddings[0]
+    gaps = jnp.linalg.norm(data.embeddings - e, axis=1)
+    rows = jnp.argsort(gaps)[:4]
+    lengths = jax.vmap(lambda other: distance(geodesic.metric, e, other))(data.embeddings[rows])
+    noise = jnp.sqrt(jnp.mean(model.forward(e).variance))
+    expected = jnp.mean(data.residuals[rows] + penalty.beta * noise * lengths)
+    np.testing.assert_allclose(penalty(e), expected, rtol=1e-4)
+
+
+def test_the_rate_makes_transport_a_bound_on_nine_of_ten_held_out_errors(
+    model: LatentModel, data: EmbeddedData, held_out: EmbeddedData
+) -> None:
+    geodesic = Geodesic(data.embeddings, model_metric(model, "decoder"), k=4, shortlist=4)
+    penalty = transport(geodesic, model, data, held_out)
+    np.testing.assert_allclose(penalty.beta, growth_rate(penalty, held_out))
+    bounded = penalise(penalty, held_out.embeddings) >= held_out.residuals
+    assert bounded.mean() >= 0.9
+
+
+def test_residuals_are_the_models_one_step_errors(model: LatentModel, transitions: Array, data: EmbeddedData) -> None:
+    predicted = predict(model, jnp.asarray(transitions.states[3]), jnp.asarray(transitions.actions[3])).next_state()
+    np.testing.assert_allclose(data.residuals[3], rms(predicted.mean - transitions.next_states[3]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_calibration_puts_data_near_zero_and_foreign_pairs_near_one(
+    name: str, model: LatentModel, scaling: Scaling, data: EmbeddedData, penalties: dict[str, AbstractPenalty]
+) -> None:
+    calibrated = calibrate(penalties[name], model, scaling, data, sample=100)
+    rows = jnp.asarray(np.random.default_rng(0).permutation(len(data))[:100])
+    inside = penalise(calibrated, data.embeddings[rows], rows)
+    outside = penalise(calibrated, foreign_pairs(model, scaling, data, 100, key=jax.random.key(0)))
+    assert jnp.median(inside) < 1e-3
+    if name in NEIGHBOURLY[1:]:
+        np.testing.assert_allclose(jnp.median(outside), 1, rtol=1e-3)
+
+
+def test_the_papers_calibration_has_maximum_one(
+    model: LatentModel, scaling: Scaling, data: EmbeddedData, penalties: dict[str, AbstractPenalty]
+) -> None:
+    calibrated = calibrate(penalties["euclidean"], model, scaling, data, how="paper", sample=100)
+    rows = jnp.asarray(np.random.default_rng(0).permutation(len(data))[:100])
+    inside = penalise(calibrated, data.embeddings[rows], rows)
+    outside = penalise(calibrated, foreign_pairs(model, scaling, data, 100, key=jax.random.key(0)))
+    np.testing.assert_allclose(max(inside.max(), outside.max()), 1, rtol=1e-5)
+
+
+def test_a_penalty_of_ones_own_needs_nothing_but_the_signature(data: EmbeddedData) -> None:
+    class Norm(AbstractPenalty):
+        def __call__(self, e: Array, leave_out: Array | int = -1) -> Array:
+            return jnp.linalg.norm(e)
+
+    np.testing.assert_allclose(penalise(Norm(), data.embeddings), jnp.linalg.norm(data.embeddings, axis=1), rtol=1e-6)
+    assert (penalise(Nothing(), data.embeddings) == 0).all()
+
+
+def test_penalties_of_several_models_go_under_one_vmap(
+    model: LatentModel, data: EmbeddedData, held_out: EmbeddedData, penalties: dict[str, AbstractPenalty]
+) -> None:
+    twice = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]) if eqx.is_array(leaf) else leaf, penalties["transport"])
+    e = held_out.embeddings[:3]
+    both = eqx.filter_vmap(lambda penalty: penalise(penalty, e))(twice)
+    np.testing.assert_allclose(both[0], penalise(penalties["transport"], e), rtol=1e-4)
+
+
+def test_unknown_names_and_too_many_neighbours_are_refused(
+    model: LatentModel, data: EmbeddedData, held_out: EmbeddedData
+) -> None:
+    with pytest.raises(InputError, match="not one of"):
+        build_penalty("euclid", model, data, held_out)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="only 149 points"):
+        build_penalty("euclidean", model, data, held_out, k=150)
