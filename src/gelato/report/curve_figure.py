@@ -54,7 +54,7 @@ def draw_curve(fitted: FittedModel, path: Path) -> None:
             first[0],
             metric,
             np.asarray(codes),
-            {"reference": reference, "converged": by_modes[3], "paper": by_paper[-1], "straight": line},
+            {"reference": reference, "converged": by_modes[-1], "paper": by_paper[-1], "straight": line},
         )
     for axis in (iterations, modes):
         for curve, style, label in ((line, "--", "straight line"), (reference, ":", "reference")):

@@ -20,7 +20,7 @@ from gelato.report.style import GREY, INK, MARK, SHADE, save
 
 # In the first room, next to the wall: the cell behind the wall is near by air and far by land.
 MARKED = (0, 6)
-_PIXELS = 160
+_PIXELS = 240
 _MARGIN = 0.1
 
 
@@ -34,7 +34,7 @@ def draw_four_rooms(fitted: FittedModel, path: Path) -> None:
     axes = figure.subplots(1, 4)
     draw_volume(axes[0], metric, codes)
     axes[0].plot(*codes.T, linestyle="none", marker="o", markersize=2.4, color="white", markeredgecolor=INK, mew=0.4)
-    _mark(axes[0], *codes[marked])
+    _mark(axes[0], *codes[marked].tolist())
     axes[0].set_title("(a) latent codes of the cells")
     panels = [
         ("(b) geodesic distance", "along the metric", geodesic_distances(metric, codes)[marked]),
@@ -56,14 +56,20 @@ def draw_volume(axes: Axes, metric: AbstractMetric, points: Float[np.ndarray, "n
     plane = jnp.asarray(np.stack(np.meshgrid(*ticks), axis=-1), points.dtype).reshape(-1, 2)
     volumes = np.exp(jax.lax.map(lambda z: log_volume(metric, z), plane, batch_size=1024)).reshape(_PIXELS, _PIXELS)
     # A few pixels where G is nearly singular must not take the colours of all others.
-    least, most = np.quantile(volumes[volumes > 0], (0.005, 0.995))
+    least, most = np.quantile(volumes[volumes > 0], (0.005, 0.995)).tolist()
     image = axes.pcolormesh(*ticks, volumes, norm=LogNorm(least, most), shading="gouraud", rasterized=True)
     axes.set(aspect="equal", xlabel="$z_1$", ylabel="$z_2$")
-    # Round numbers of equal ratios: the locator for logarithms finds none within a decade, and too many in one.
-    marks = sorted({float(f"{tick:.1g}") for tick in np.geomspace(1.1 * least, most / 1.1, 4)})
-    bar = axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.9, extend="both", ticks=marks, format="%g")
+    bar = axes.figure.colorbar(
+        image, ax=axes, location="bottom", shrink=0.9, extend="both", ticks=_marks(least, most), format="%g"
+    )
     bar.minorticks_off()
     bar.set_label(r"volume measure $\sqrt{\det G}$")
+
+
+def _marks(least: float, most: float) -> list[float]:
+    """The powers of ten in a range or, if these are too few, round numbers of about equal ratios."""
+    powers = [10.0**power for power in range(-12, 13) if least <= 10.0**power <= most]
+    return powers if len(powers) > 1 else sorted({float(f"{mark:.1g}") for mark in np.geomspace(least, most, 5)[1:4]})
 
 
 def _plan(axes: Axes, distances: Float[np.ndarray, " cells"]) -> AxesImage:
