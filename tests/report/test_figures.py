@@ -12,7 +12,7 @@ from gelato.envs.four_rooms import FREE, free_cells, land_distances, move
 from gelato.geometry import Converged, Euclidean
 from gelato.model import training
 from gelato.model.config import preset
-from gelato.report import curve_figure, rooms
+from gelato.report import curve_figure, four_rooms_figure, rooms
 from gelato.report.rooms import air_distances, auroc, geodesic_distances, scores
 from gelato.report.tsne import neighbour_probabilities, tsne
 
@@ -37,8 +37,10 @@ def runs(shared_store, tmp_path_factory):
 def coarse(monkeypatch):
     """Few nodes and few solvers: what is drawn does not matter here, only that it is."""
     monkeypatch.setattr(rooms, "GRID", 12)
-    monkeypatch.setattr(curve_figure, "ITERATIONS", (2, 4))
-    monkeypatch.setattr(curve_figure, "MODES", (1, 2))
+    monkeypatch.setattr(four_rooms_figure, "_PIXELS", 12)
+    monkeypatch.setattr(curve_figure, "CANDIDATES", 6)
+    monkeypatch.setattr(curve_figure, "ITERATIONS", (2, 3))
+    monkeypatch.setattr(curve_figure, "MODES", (1,))
     monkeypatch.setattr(curve_figure, "REFERENCE", Converged(modes=2, nodes=8, iterations=4))
 
 
