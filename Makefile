@@ -15,7 +15,8 @@ demo: $(INSTALLED)
 	@mkdir -p demo
 	$(BIN)/gelato data info four-rooms --plot demo/four-rooms-data.png
 	$(BIN)/gelato model fit four-rooms --run demo/four-rooms-model
-	@echo "figures: demo/four-rooms-data.png"
+	$(BIN)/gelato figure four-rooms --run demo/four-rooms-model --out demo/four-rooms.png
+	@echo "figures: demo/four-rooms-data.png demo/four-rooms.png"
 
 test: lint types layers unit
 

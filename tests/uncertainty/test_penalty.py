@@ -121,7 +121,7 @@ def test_calibration_puts_data_near_zero_and_foreign_pairs_near_one(
     rows = jnp.asarray(np.random.default_rng(0).permutation(len(data))[:100])
     inside = penalise(calibrated, data.embeddings[rows], rows)
     outside = penalise(calibrated, foreign_pairs(model, scaling, data, 100, key=jax.random.key(0)))
-    assert jnp.median(inside) < 1e-3
+    assert jnp.median(inside) < 0.01
     if name in NEIGHBOURLY[1:]:
         np.testing.assert_allclose(jnp.median(outside), 1, rtol=1e-3)
 
@@ -138,7 +138,7 @@ def test_the_papers_calibration_has_maximum_one(
 
 def test_a_penalty_of_ones_own_needs_nothing_but_the_signature(data: EmbeddedData) -> None:
     class Norm(AbstractPenalty):
-        def __call__(self, e: Array, leave_out: Array | int = -1) -> Array:
+        def __call__(self, e: Array, leave_out: Array | int = -1) -> Array:  # noqa: ARG002
             return jnp.linalg.norm(e)
 
     np.testing.assert_allclose(penalise(Norm(), data.embeddings), jnp.linalg.norm(data.embeddings, axis=1), rtol=1e-6)
@@ -158,6 +158,6 @@ def test_unknown_names_and_too_many_neighbours_are_refused(
     model: LatentModel, data: EmbeddedData, held_out: EmbeddedData
 ) -> None:
     with pytest.raises(InputError, match="not one of"):
-        build_penalty("euclid", model, data, held_out)  # type: ignore[arg-type]
+        build_penalty("euclid", model, data, held_out)
     with pytest.raises(InputError, match="only 149 points"):
         build_penalty("euclidean", model, data, held_out, k=150)

@@ -12,6 +12,7 @@ from rich.console import Console
 from tyro.extras import SubcommandApp
 
 from gelato.cli.data import data
+from gelato.cli.figure import figure
 from gelato.cli.model import model
 from gelato.cli.uncertainty import uncertainty
 from gelato.errors import InputError
@@ -24,6 +25,7 @@ app = SubcommandApp()
 app.command(data, name="data", help="See, make and import logged transitions.")
 app.command(model, name="model", help="Fit the latent model of dynamics and see how good it is.")
 app.command(name="uncertainty")(uncertainty)
+app.command(name="figure", help="Draw a figure of a fitted model's geometry.")(figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

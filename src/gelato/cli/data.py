@@ -7,7 +7,7 @@ import tyro
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from gelato.cli.output import print_fields, print_json, print_table
+from gelato.cli.output import check_picture, print_fields, print_json, print_table
 
 data = SubcommandApp()
 
@@ -85,10 +85,7 @@ def info(reference: Positional[Ref], json: bool = False, plot: Path | None = Non
     from gelato.data.reference import load
     from gelato.data.summary import summarise
 
-    if plot is not None:
-        from gelato.report.style import check_figure_path
-
-        check_figure_path(plot)
+    check_picture(plot)
     dataset = load(reference)
     summary = summarise(dataset)
     if plot is not None:

@@ -8,7 +8,7 @@ from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
 from gelato.cli.data import Ref
-from gelato.cli.output import print_json, print_table
+from gelato.cli.output import check_picture, print_json, print_table
 
 model = SubcommandApp()
 
@@ -72,10 +72,7 @@ def check(run: Positional[Path], json: bool = False, plot: Path | None = None) -
     """
     from gelato.model.training import load_model
 
-    if plot is not None:
-        from gelato.report.style import check_figure_path
-
-        check_figure_path(plot)
+    check_picture(plot)
     fitted = load_model(run)
     result = check_of(fitted)
     if plot is not None:

@@ -1,12 +1,15 @@
-"""How commands print: a table for people, one JSON object for programs."""
+"""What commands put out: a table for people, one JSON object for programs, pictures."""
 
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from gelato.errors import InputError
 
 
 def print_json(record: Mapping[str, Any]) -> None:
@@ -32,3 +35,15 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     Console(highlight=False, emoji=False).print(table)
+
+
+def check_picture(path: Path | None) -> None:
+    """Refuse a path no picture can be written to, before any work is done for it."""
+    if path is None:
+        return
+    if path.suffix not in (".png", ".pdf", ".svg"):
+        raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist")

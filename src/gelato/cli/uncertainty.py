@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from gelato.cli.output import print_json, print_table
+from gelato.cli.output import check_picture, print_json, print_table
 
 
 def uncertainty(
@@ -43,10 +43,7 @@ def uncertainty(
 
     if rows < 20:
         raise InputError(f"rows is {rows}; ranks of fewer than 20 rows say nothing")
-    if plot is not None:
-        from gelato.report.style import check_figure_path
-
-        check_figure_path(plot)
+    check_picture(plot)
     reports = measure(
         load_model(run), penalties=penalties, rows=rows, simulate=simulator, calibration=calibration, points=points
     )

@@ -17,7 +17,8 @@ class ModelConfig:
     """Everything that decides what a fit gives, the data and the seeds aside.
 
     `minimum_variance` holds for encoder and forward model and for the calibrated variance of phase 1,
-    `observation_minimum_variance` for the variance networks of decoders and reward.
+    `observation_minimum_variance` for the variance networks of decoders and reward. With `variance_centres` the
+    decoders' variance is radial around so many latent states of the data, and large in the gaps between them.
     """
 
     latent_size: int = 32
@@ -30,6 +31,7 @@ class ModelConfig:
     minimum_variance: float = 1e-4
     observation_minimum_variance: float = 1e-6
     variance_per_dimension: bool = False
+    variance_centres: int = 0
     kl_weight: float = 0.1
     prediction_weight: float = 1.0
     rewards_to_unit_range: bool = False
@@ -57,8 +59,10 @@ class ModelConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
         if self.activation not in ACTIVATIONS:
             raise InputError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
-        if self.variance_updates < 0 or min(self.hidden, default=0) < 1 or min(self.forward_hidden, default=0) < 1:
-            raise InputError("variance_updates must not be negative, and networks need at least one positive width")
+        if min(self.variance_updates, self.variance_centres) < 0:
+            raise InputError("variance_updates and variance_centres must not be negative")
+        if min(self.hidden, default=0) < 1 or min(self.forward_hidden, default=0) < 1:
+            raise InputError("networks need at least one layer of positive width")
 
     @property
     def term_weights(self) -> dict[str, float]:
@@ -89,15 +93,6 @@ PAPER = ModelConfig(
     variance_updates=50_000,
 )
 
-_FOUR_ROOMS = {
-    "latent_size": 2,
-    "hidden": (128, 128),
-    "activation": "tanh",
-    "updates": 6_000,
-    "variance_updates": 2_000,
-}
-_DRIVING_PAPER = {"batch_size": 32, "updates": 10_000, "variance_updates": 2_000}
-
 _DRIVING = ("highway", "roundabout", "intersection", "racetrack")
 
 
@@ -117,6 +112,7 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
             hidden=(64, 64),
             forward_hidden=(64, 64),
             activation="tanh",
+            variance_centres=200,
             batch_size=128,
             updates=10_000,
             variance_updates=2_000,

@@ -103,6 +103,7 @@ def new_model(config: ModelConfig, state_size: int, action_space: ActionSpace, *
         minimum_variance=config.minimum_variance,
         observation_minimum_variance=config.observation_minimum_variance,
         shortcuts=config.shortcuts,
+        variance_centres=config.variance_centres,
         key=key,
     )
 

@@ -17,7 +17,11 @@ from gelato.data.spaces import ActionSpace, Discrete
 from gelato.data.transitions import Standardiser, Transitions
 from gelato.model.coupling import Embedding
 from gelato.model.gaussian import Gaussian
-from gelato.model.networks import MLP, GaussianMLP, SplitGaussian
+from gelato.model.networks import MLP, GaussianMLP, RadialVariance, SplitGaussian
+
+# Of the spacing of the centres. Half a spacing from two neighbours the precision has fallen to a quarter, a whole one
+# away to a thousandth: a gap of a single missing point shows.
+_KERNEL_WIDTH = 0.25
 
 
 class Forward(eqx.Module):
@@ -68,6 +72,7 @@ class LatentModel(eqx.Module):
         minimum_variance: float,
         observation_minimum_variance: float,
         shortcuts: bool,
+        variance_centres: int = 0,
         key: PRNGKeyArray,
     ) -> None:
         keys = jax.random.split(key, 7)
@@ -97,7 +102,9 @@ class LatentModel(eqx.Module):
         else:
             self.policy = GaussianMLP(state_size, action_size, *common, key=keys[5])
         self.decoders = eqx.filter_vmap(
-            lambda k: SplitGaussian(latent_size, state_size, *observed, shortcut=shortcuts, key=k)
+            lambda k: SplitGaussian(
+                latent_size, state_size, *observed, shortcut=shortcuts, centres=variance_centres, key=k
+            )
         )(jax.random.split(keys[6], decoders))
         self.support = Support(jnp.full(latent_size, -jnp.inf), jnp.full(latent_size, jnp.inf))
 
@@ -176,13 +183,35 @@ class Prediction(eqx.Module):
 
 @eqx.filter_jit
 def with_support(models: LatentModel, states: Float[Array, "n state"]) -> LatentModel:
-    """Models of several seeds with the box of the posterior means of these states."""
+    """Models of several seeds with the box of the posterior means of these states, and radial variances among them."""
 
     def one(model: LatentModel) -> LatentModel:
         means = jax.vmap(lambda state: model.encode(state).mean)(states)
-        return eqx.tree_at(lambda m: m.support, model, Support(means.min(axis=0), means.max(axis=0)))
+        model = eqx.tree_at(lambda m: m.support, model, Support(means.min(axis=0), means.max(axis=0)))
+        variance = model.decoders.raw_variance
+        if not isinstance(variance, RadialVariance):
+            return model
+        placed = _spread(means, variance.centres.shape[-2])
+        everywhere = [jnp.broadcast_to(new, old.shape) for new, old in zip(placed, (variance.centres, variance.width))]
+        return eqx.tree_at(
+            lambda m: (m.decoders.raw_variance.centres, m.decoders.raw_variance.width), model, everywhere
+        )
 
     return eqx.filter_vmap(one)(models)
+
+
+def _spread(points: Float[Array, "n latent"], count: int) -> tuple[Float[Array, "count latent"], Float[Array, ""]]:
+    """Points as far from each other as can be, one after the other, and a kernel's width for their spacing."""
+
+    def step(nearest: Float[Array, " n"], _: None) -> tuple[Float[Array, " n"], Float[Array, " latent"]]:
+        point = points[jnp.argmax(nearest)]
+        return jnp.minimum(nearest, jnp.linalg.norm(points - point, axis=1)), point
+
+    _, chosen = jax.lax.scan(step, jnp.linalg.norm(points - points[0], axis=1), length=count)
+    gaps = jnp.linalg.norm(chosen[:, None] - chosen, axis=-1)
+    # Where the data has fewer distinct points than there are centres, the later ones coincide with earlier ones.
+    apart = jnp.where(gaps > 1e-3 * jnp.max(gaps), gaps, jnp.inf)
+    return chosen, _KERNEL_WIDTH * jnp.median(jnp.min(apart, axis=1))
 
 
 def predict(model: LatentModel, state: Float[Array, " state"], action: Float[Array, " action"]) -> Prediction:

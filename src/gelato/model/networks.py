@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gelato.model.gaussian import Gaussian
 
 ACTIVATIONS = {"silu": jax.nn.silu, "tanh": jnp.tanh, "gelu": jax.nn.gelu, "softplus": jax.nn.softplus}
+# Adam moves a parameter by its learning rate, whatever its scale; a logarithm of a precision has several units to go.
+_HASTE = 30.0
 
 
 class MLP(eqx.Module):
@@ -77,11 +79,33 @@ class GaussianMLP(eqx.Module):
         return Gaussian(mean, positive(raw_variance, self.minimum_variance, self.initial_variance))
 
 
+class RadialVariance(eqx.Module):
+    """`σ⁻²(x) = 1 + Σₖ wₖ exp(−‖x − cₖ‖²/2h²)`: away from the centres the variance is that of the data, which is 1.
+
+    An MLP's variance says nothing between the points it was fitted to; a metric that is to know of gaps in the data
+    needs one that does (Arvanitidis, Hansen and Hauberg, 2018).
+    """
+
+    centres: Float[Array, "*batch centres in"]
+    width: Float[Array, "*batch"]
+    slow_weights: Float[Array, "*batch out centres"]
+
+    def __init__(self, in_size: int, out_size: int, centres: int) -> None:
+        self.centres, self.width = jnp.zeros((centres, in_size)), jnp.ones(())
+        self.slow_weights = jnp.full((out_size, centres), 3.0 / _HASTE)
+
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        # Placed once, not trained: a centre that moves would carry its certainty into a gap.
+        centres, width = jax.lax.stop_gradient((self.centres, self.width))
+        kernels = jnp.exp(-jnp.sum((x - centres) ** 2, axis=-1) / (2 * width**2))
+        return 1 / (1 + jnp.exp(_HASTE * self.slow_weights) @ kernels)
+
+
 class SplitGaussian(eqx.Module):
     """`x ↦ N(μ(x), σ²(x))`, mean and variance two networks, so that one can be trained while the other is frozen."""
 
     mean: MLP
-    raw_variance: MLP
+    raw_variance: MLP | RadialVariance
     minimum_variance: float = eqx.field(static=True)
 
     def __init__(
@@ -93,15 +117,21 @@ class SplitGaussian(eqx.Module):
         minimum_variance: float,
         *,
         shortcut: bool = False,
+        centres: int = 0,
         key: PRNGKeyArray,
     ) -> None:
         mean_key, variance_key = jax.random.split(key)
         self.mean = MLP(in_size, out_size, hidden, activation, shortcut=shortcut, key=mean_key)
-        self.raw_variance = MLP(in_size, out_size, hidden, activation, key=variance_key)
+        if centres:
+            self.raw_variance = RadialVariance(in_size, out_size, centres)
+        else:
+            self.raw_variance = MLP(in_size, out_size, hidden, activation, key=variance_key)
         self.minimum_variance = minimum_variance
 
     def variance(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
         """`σ²(x)` alone."""
+        if isinstance(self.raw_variance, RadialVariance):
+            return self.minimum_variance + self.raw_variance(x)
         return positive(self.raw_variance(x), self.minimum_variance, 0.05)
 
     def __call__(self, x: Float[Array, " in"]) -> Gaussian:

@@ -98,7 +98,26 @@ def _speed(records: list[Record]) -> str:
     return _markdown(columns, rows)
 
 
-_TABLES: dict[str, Callable[[list[Record]], str]] = {"model": _model, "behaviour": _behaviour, "speed": _speed}
+def _four_rooms(records: list[Record]) -> str:
+    columns = ("seed", "distance", "rank correlation with land", "AUROC of a wall")
+    rows = [
+        (
+            str(record["seed"]),
+            str(record["distance"]),
+            _number(record, "spearman_land", ".3f"),
+            _number(record, "auroc_wall", ".3f"),
+        )
+        for record in records
+    ]
+    return _markdown(columns, rows)
+
+
+_TABLES: dict[str, Callable[[list[Record]], str]] = {
+    "model": _model,
+    "behaviour": _behaviour,
+    "speed": _speed,
+    "four_rooms": _four_rooms,
+}
 
 
 def main(root: Path) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from gelato.errors import InputError
-
 INK, BLUE, ORANGE, GREY = "#222222", "#2f6690", "#d97706", "#9aa0a6"
+MARK, SHADE = "#ff5a36", "#eeeeee"
 
 matplotlib.use("Agg")
 matplotlib.rcParams.update(
@@ -24,16 +23,6 @@ matplotlib.rcParams.update(
         "svg.hashsalt": "gelato",
     }
 )
-
-
-def check_figure_path(path: Path) -> None:
-    """Refuse a path no picture can be written to, before any work is done for it."""
-    if path.suffix not in (".png", ".pdf", ".svg"):
-        raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist")
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -34,7 +34,7 @@ _HELD_OUT = 2048
 
 
 def build_penalty(
-    name: PenaltyName,
+    name: str,
     model: LatentModel,
     data: EmbeddedData,
     held_out: EmbeddedData,

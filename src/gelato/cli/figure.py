@@ -1,0 +1,57 @@
+"""`gelato figure`: pictures of a fitted model's geometry, the same bytes each time."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional
+
+from gelato.cli.output import check_picture
+from gelato.errors import InputError
+
+_NAMES = ("four-rooms", "curve", "embedding")
+_FEWEST_POINTS = 30
+
+
+def figure(
+    name: Positional[Annotated[str, tyro.conf.arg(metavar="{four-rooms,curve,embedding}")]],
+    run: Path,
+    out: Path,
+    points: int = 500,
+) -> None:
+    """Draw a figure of a fitted model into a file.
+
+    `four-rooms`: latent codes over the volume measure, and geodesic, latent and land distance in the room plan.
+    `curve`: how each solver converges to a geodesic, and the curves themselves if the latent space is a plane.
+    `embedding`: t-SNE of trajectories by Euclidean and by geodesic distance.
+
+    Args:
+        name: Which figure.
+        run: Folder of a fitted model (`gelato model fit`).
+        out: The file to write (.png, .pdf or .svg).
+        points: Points of `embedding`; the work grows with their square.
+    """
+    if name not in _NAMES:
+        raise InputError(f"no figure is called {name!r}; there are {', '.join(_NAMES)}")
+    if points < _FEWEST_POINTS:
+        raise InputError(f"--points {points} must be at least {_FEWEST_POINTS}")
+    check_picture(out)
+    _draw(name, run, out, points)
+
+
+def _draw(name: str, run: Path, out: Path, points: int) -> None:
+    from gelato.model.training import load_model
+
+    fitted = load_model(run)
+    if name == "four-rooms":
+        from gelato.report.four_rooms_figure import draw_four_rooms
+
+        draw_four_rooms(fitted, out)
+    elif name == "curve":
+        from gelato.report.curve_figure import draw_curve
+
+        draw_curve(fitted, out)
+    else:
+        from gelato.report.embedding_figure import draw_embedding
+
+        draw_embedding(fitted, out, points)

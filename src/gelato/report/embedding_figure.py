@@ -1,0 +1,74 @@
+"""The paper's t-SNE figures: states of a few trajectories, laid out by Euclidean and by geodesic distance."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from scipy.spatial.distance import cdist
+from sklearn.manifold import TSNE
+
+from gelato.data.transitions import Transitions
+from gelato.errors import InputError
+from gelato.geometry import Near, pairwise
+from gelato.model.latent import LatentModel
+from gelato.model.training import FittedModel
+from gelato.progress import working
+from gelato.report.rooms import decoder_metric, geodesic_distances
+from gelato.report.style import GREY, INK, save
+
+EPISODES = 3
+
+
+def draw_embedding(fitted: FittedModel, path: Path, points: int) -> None:
+    """Draw both layouts side by side, coloured by the time in the trajectory."""
+    data = fitted.dataset.transitions
+    rows = choose_rows(data, points)
+    model = fitted.seed(0)
+    states = jnp.asarray(fitted.scaling.states(np.asarray(data.states)[rows]))
+    codes = np.asarray(jax.vmap(lambda state: model.encode(state).mean)(states))
+    measured = {"Euclidean distance": cdist(codes, codes), "geodesic distance": _geodesic(model, codes)}
+    figure = Figure(figsize=(6.6, 3.2), layout="constrained")
+    axes = figure.subplots(1, 2)
+    for axis, label, (title, distances) in zip(axes, "ab", measured.items(), strict=True):
+        with working(f"t-SNE by {title}"):
+            layout = TSNE(metric="precomputed", init="random", random_state=0, perplexity=_perplexity(distances))
+            places = layout.fit_transform(distances)
+        shown = _trajectories(axis, places, data, rows)
+        axis.set_title(f"({label}) t-SNE by {title}")
+    figure.colorbar(shown, ax=axes, label="time in the trajectory (steps)")
+    save(figure, path)
+
+
+def _geodesic(model: LatentModel, codes: Float[np.ndarray, "n latent"]) -> Float[np.ndarray, "n n"]:
+    if codes.shape[1] == 2:
+        return geodesic_distances(decoder_metric(model), codes)
+    return pairwise(decoder_metric(model), codes, Near())
+
+
+def _perplexity(distances: Float[np.ndarray, "n n"]) -> float:
+    """scikit-learn's own 30, or what fewer points allow."""
+    return min(30.0, (len(distances) - 1) / 3)
+
+
+def _trajectories(axes: Axes, layout: np.ndarray, data: Transitions, rows: Int[np.ndarray, " n"]) -> PathCollection:
+    times = np.zeros(len(rows))
+    for episode in data.episode_slices:
+        inside = (rows >= episode.start) & (rows < episode.stop)
+        times[inside] = rows[inside] - episode.start
+        axes.plot(*layout[inside].T, color=GREY, linewidth=0.4, alpha=0.5, zorder=1)
+    axes.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim")
+    return axes.scatter(layout[:, 0], layout[:, 1], c=times, s=7, linewidths=0.2, edgecolors=INK, zorder=2)
+
+
+def choose_rows(data: Transitions, points: int) -> Int[np.ndarray, " points"]:
+    """Rows spread evenly over the first episodes: three of them, more where these hold too few."""
+    ends = np.array([episode.stop for episode in data.episode_slices])
+    if points > ends[-1]:
+        raise InputError(f"--points {points}: the data has only {ends[-1]} transitions")
+    total = int(ends[max(min(EPISODES, len(ends)) - 1, int(np.searchsorted(ends, points)))])
+    return np.linspace(0, total - 1, points).astype(int)

@@ -1,0 +1,121 @@
+from collections import deque
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gelato.cli import main
+from gelato.data.reference import load
+from gelato.envs.four_rooms import FREE, free_cells, land_distances, move
+from gelato.geometry import Converged, Euclidean
+from gelato.model import training
+from gelato.model.config import preset
+from gelato.report import curve_figure, four_rooms_figure, rooms
+from gelato.report.rooms import air_distances, auroc, geodesic_distances, scores
+
+
+def figure(name: str, run, out, *more: str) -> None:
+    main(["figure", name, "--run", str(run), "--out", str(out), *more])
+
+
+@pytest.fixture(scope="module")
+def runs(shared_store, tmp_path_factory):
+    """Untrained models of Four Rooms, in the plane and in three latent dimensions: fast, and as good to draw."""
+    folder, dataset = tmp_path_factory.mktemp("runs"), load("four-rooms,transitions=600")
+    small = replace(preset("default", dataset), decoders=2, hidden=(8,), forward_hidden=(8,), batch_size=32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_run_phase", lambda *arguments: arguments[5])
+        for name, size in (("plane", 2), ("space", 3)):
+            training.fit_model(dataset, folder / name, config=replace(small, latent_size=size))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch):
+    """Few nodes and few solvers: what is drawn does not matter here, only that it is."""
+    monkeypatch.setattr(rooms, "GRID", 12)
+    monkeypatch.setattr(four_rooms_figure, "_PIXELS", 12)
+    monkeypatch.setattr(curve_figure, "CANDIDATES", 6)
+    monkeypatch.setattr(curve_figure, "ITERATIONS", (2, 3))
+    monkeypatch.setattr(curve_figure, "MODES", (1,))
+    monkeypatch.setattr(curve_figure, "REFERENCE", Converged(modes=2, nodes=8, iterations=4))
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "more"),
+    [("four-rooms", "plane", ()), ("curve", "plane", ()), ("embedding", "space", ("40",))],
+)
+def test_a_figure_is_the_same_each_time(runs, tmp_path, name, run, more):
+    points = ["--points", *more] if more else []
+    for file in ("a.png", "b.png"):
+        figure(name, runs / run, tmp_path / file, *points)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert (tmp_path / "a.png").stat().st_size > 10_000 and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_figure_can_be_a_pdf(runs, tmp_path):
+    figure("curve", runs / "space", tmp_path / "a.pdf")
+    assert (tmp_path / "a.pdf").read_bytes()[:4] == b"%PDF"
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "out", "more", "message"),
+    [
+        ("four-room", "plane", "a.png", (), "no figure is called 'four-room'; there are four-rooms, curve, embedding"),
+        ("curve", "plane", "a.jpeg", (), "must end in .png, .pdf or .svg"),
+        ("curve", "plane", "absent/a.png", (), "does not exist"),
+        ("curve", ".", "a.png", (), "not a run's folder"),
+        ("four-rooms", "space", "a.png", (), "has 3 latent dimensions; the plan needs 2"),
+        ("embedding", "plane", "a.png", ("--points", "7"), "--points 7 must be at least 30"),
+        ("embedding", "plane", "a.png", ("--points", "700"), "the data has only 600 transitions"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(runs, tmp_path, capsys, name, run, out, more, message):
+    with pytest.raises(SystemExit) as stop:
+        figure(name, runs / run, tmp_path / out, *more)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and message in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_land_distance_is_what_breadth_first_search_finds():
+    cells = [tuple(cell) for cell in free_cells().tolist()]
+    start = cells.index((0, 6))
+    steps, queue = {cells[start]: 0}, deque([cells[start]])
+    while queue:
+        cell = queue.popleft()
+        for neighbour in (move(cell, action, 1) for action in range(4)):
+            if neighbour not in steps:
+                steps[neighbour] = steps[cell] + 1
+                queue.append(neighbour)
+    assert [steps[cell] for cell in cells] == land_distances()[start].tolist() and len(cells) == FREE.sum()
+
+
+def test_the_land_distance_itself_scores_one_and_the_air_distance_less():
+    assert scores(land_distances())["spearman_land"] == pytest.approx(1)
+    assert scores(land_distances())["auroc_wall"] > 0.99
+    assert scores(air_distances())["auroc_wall"] < 0.8
+
+
+def test_auroc_counts_the_pairs_in_order():
+    values, positive = np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True])
+    assert auroc(values, positive) == (1 + 0.5 + 1 + 1) / 4
+
+
+def test_in_flat_space_the_graphs_geodesics_are_straight(monkeypatch):
+    monkeypatch.setattr(rooms, "GRID", 40)
+    points = np.asarray(jax.random.uniform(jax.random.key(0), (20, 2)))
+    straight = np.linalg.norm(points[:, None] - points, axis=-1)
+    found = geodesic_distances(Euclidean(), points)
+    assert np.all(found >= straight - 1e-6) and np.all(found <= 1.06 * straight + 1e-6)
+
+
+def test_the_variance_is_large_in_the_gaps_of_the_data(runs):
+    model = training.load_model(runs / "plane").seed(0)
+    centres = np.asarray(model.decoders.raw_variance.centres)[0]
+    outside = jnp.asarray(centres.max(axis=0) + 10)
+    assert np.allclose(model.decoded_variances(outside), 1, atol=1e-3)
+    assert np.all(np.asarray(jax.vmap(model.decoded_variances)(jnp.asarray(centres))) < 0.2)
+    assert np.all(centres >= model.support.low - 1e-5) and np.all(centres <= model.support.high + 1e-5)
