@@ -36,8 +36,8 @@ def hopper(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Fitt
         decoders=3,
         hidden=(16,),
         forward_hidden=(16,),
-        updates=200,
-        variance_updates=100,
+        updates=100,
+        variance_updates=0,
     )
     return fit_model(dataset, tmp_path_factory.mktemp("runs") / "hopper", config=small)
 

@@ -1,6 +1,7 @@
 """Put a real simulator into a state and take one step: the truth that a model's predictions are measured against."""
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Num
@@ -13,16 +14,17 @@ from gelato.errors import InputError
 _VELOCITY_BOUND = 10.0
 
 
-class Simulator(Protocol):
+class AbstractSimulator(ABC):
     """A simulator that can be put into any state it knows."""
 
+    @abstractmethod
     def successor(
         self, state: Float[np.ndarray, " state"], action: Num[np.ndarray, " *action"]
     ) -> Float[np.ndarray, " state"]:
         """The expected next observation, NaN where the simulator knows no such state."""
 
 
-class MujocoSimulator:
+class MujocoSimulator(AbstractSimulator):
     """Hopper, Walker2d or HalfCheetah: an observation is every position but the first, then every velocity."""
 
     def __init__(self, environment: str) -> None:
@@ -47,7 +49,7 @@ class MujocoSimulator:
         return self._environment.step(np.asarray(action))[0]
 
 
-class FourRoomsSimulator:
+class FourRoomsSimulator(AbstractSimulator):
     """Four Rooms: the exact mean over the lengths a move may have."""
 
     def successor(
@@ -64,7 +66,7 @@ class FourRoomsSimulator:
         return position(np.array(reached)).mean(axis=0)
 
 
-def simulator_for(environment: str | None) -> Simulator | None:
+def simulator_for(environment: str | None) -> AbstractSimulator | None:
     """The simulator of an environment, or None where it cannot be put into a state (or is not known)."""
     if environment == FOUR_ROOMS:
         return FourRoomsSimulator()

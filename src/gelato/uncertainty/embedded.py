@@ -55,11 +55,14 @@ def rms(error: Float[Array, "*batch state"]) -> Float[Array, "*batch"]:
 def foreign_pairs(
     model: LatentModel, scaling: Scaling, data: EmbeddedData, count: int, *, key: PRNGKeyArray
 ) -> Float[Array, "count embedding"]:
-    """Embeddings no data is near: latent states half-way between two random ones, under uniformly drawn actions."""
+    """Embeddings beyond the data: a latent state moved away from a random other one by half their distance.
+
+    Actions are drawn uniformly.
+    """
     row_key, action_key = jax.random.split(key)
     rows = jax.random.randint(row_key, (count, 2), 0, len(data))
-    ends = jax.vmap(jax.vmap(lambda row: model.embedding.inverse(data.embeddings[row])[0]))(rows)
-    return jax.vmap(model.embedding)(ends.mean(axis=1), _uniform_actions(scaling, count, action_key))
+    from_, z = jax.vmap(jax.vmap(lambda row: model.embedding.inverse(data.embeddings[row])[0]))(rows.T)
+    return jax.vmap(model.embedding)(z + (z - from_) / 2, _uniform_actions(scaling, count, action_key))
 
 
 def _uniform_actions(scaling: Scaling, count: int, key: PRNGKeyArray) -> Float[Array, "count action"]:

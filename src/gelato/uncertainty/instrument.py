@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gelato.data.transitions import Transitions
-from gelato.envs.simulate import Simulator, simulator_for
+from gelato.envs.simulate import AbstractSimulator, simulator_for
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel
 from gelato.progress import note, progress
@@ -104,7 +104,7 @@ def measure(
     return reports
 
 
-def _say_versions(fitted: FittedModel, simulator: Simulator | None) -> None:
+def _say_versions(fitted: FittedModel, simulator: AbstractSimulator | None) -> None:
     from importlib.metadata import version
 
     recorded = fitted.run.description["versions"].get("mujoco")
@@ -121,7 +121,7 @@ class _Judge:
         index: int,
         train: Transitions,
         held_out: Transitions,
-        simulator: Simulator | None,
+        simulator: AbstractSimulator | None,
         points: int | None,
     ) -> None:
         self.fitted, self.seed, self.held_out, self.simulator = fitted, fitted.seeds[index], held_out, simulator
