@@ -43,7 +43,7 @@ def solvers() -> dict[str, tuple[AbstractSolver, int]]:
     return {
         "straight": (Straight(), 1),
         "near": (Near(), 1),
-        "near-two-rounds": (Near(nodes=3, rounds=2), 1),
+        "near-two-rounds": (Near(rounds=2), 1),
         "paper": (PaperSGD(), 16),
         "converged-fast": (Converged(modes=4, nodes=8, tolerance=1e-4), 16),
         "converged": (Converged(), 16),
