@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from tyro.extras import SubcommandApp
 
+from gelato.cli.bench import bench
 from gelato.cli.data import data
 from gelato.cli.model import model
 from gelato.errors import InputError
@@ -22,6 +23,7 @@ Start with `gelato data list`; then `gelato data info four-rooms`."""
 app = SubcommandApp()
 app.command(data, name="data", help="See, make and import logged transitions.")
 app.command(model, name="model", help="Fit the latent model of dynamics and see how good it is.")
+app.command(bench, name="bench", help="Measure speed and exactness on this machine.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
