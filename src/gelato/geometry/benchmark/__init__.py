@@ -37,7 +37,7 @@ POINTS, GRAPH_POINTS = 20_000, 3_000
 REFERENCE = Converged(modes=8, nodes=16, tolerance=1e-7)
 # Pairs that errors are taken over (and stochman is timed on), and pairs that the slowest are timed on.
 CHECKED, FEW = 64, 16
-ROUNDS, SHORTEST = 4, 0.1
+ROUNDS, SHORTEST = 3, 0.1
 
 
 def solvers(dim: int) -> dict[str, tuple[AbstractSolver, int]]:
