@@ -7,6 +7,7 @@ import jax.random as jr
 import pytest
 
 from gelato.geometry import Composite, EnsemblePullback, Pullback
+from gelato.geometry.metric import stack_ensemble
 
 
 @pytest.fixture(autouse=True)
@@ -54,18 +55,39 @@ def ensemble(decoder):
     return EnsemblePullback(decoder)
 
 
+class Units(eqx.Module):
+    """The ensemble's map in other units; these are arrays, so that a program is compiled for all of them at once."""
+
+    decoder: Gaussians
+    observed: jax.Array
+    latent: jax.Array
+
+    def __call__(self, z):
+        return self.observed * stack_ensemble(*self.decoder(z / self.latent))
+
+
+@pytest.fixture
+def in_units(decoder):
+    """The ensemble's metric with observations and latents in the units given."""
+    return lambda observed=1.0, latent=1.0: Pullback(Units(decoder, jnp.asarray(observed), jnp.asarray(latent)))
+
+
+def on_sphere(z):
+    """Longitude and latitude on the unit sphere."""
+    return jnp.stack([jnp.cos(z[1]) * jnp.cos(z[0]), jnp.cos(z[1]) * jnp.sin(z[0]), jnp.sin(z[1])])
+
+
+def on_torus(z):
+    """Angles on a torus with radii 2 and 1."""
+    ring = 2 + jnp.cos(z[1])
+    return jnp.stack([ring * jnp.cos(z[0]), ring * jnp.sin(z[0]), jnp.sin(z[1])])
+
+
 @pytest.fixture
 def sphere():
-    """Longitude and latitude on the unit sphere."""
-    return Pullback(lambda z: jnp.stack([jnp.cos(z[1]) * jnp.cos(z[0]), jnp.cos(z[1]) * jnp.sin(z[0]), jnp.sin(z[1])]))
+    return Pullback(on_sphere)
 
 
 @pytest.fixture
 def torus():
-    """Angles on a torus with radii 2 and 1."""
-
-    def surface(z):
-        ring = 2 + jnp.cos(z[1])
-        return jnp.stack([ring * jnp.cos(z[0]), ring * jnp.sin(z[0]), jnp.sin(z[1])])
-
-    return Pullback(surface)
+    return Pullback(on_torus)

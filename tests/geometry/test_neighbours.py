@@ -13,6 +13,7 @@ from gelato.geometry import (
     nearest,
     nearest_approximate,
     nearest_under_metric,
+    prepare,
     recall,
 )
 from gelato.geometry import neighbours as module
@@ -30,14 +31,22 @@ def cloud(n, dim=7, seed=0, offset=0.0):
     return (np.random.default_rng(seed).normal(size=(n, dim)) + offset).astype(np.float32)
 
 
-def by_groups(data, queries, k, leave_out=None):
-    return module._on_accelerator(jnp.asarray(data), jnp.asarray(queries), k, leave_out)
+def forget():
+    for compiled in (module.prepare, module.search):
+        compiled.clear_cache()
 
 
-WAYS = [nearest, lambda data, queries, k, leave_out=None: by_groups(data, queries, k, leave_out)]
+@pytest.fixture(params=["processor", "accelerator"])
+def way(request, monkeypatch):
+    """The search as each kind of machine does it; a processor's products are exact, so that both must be."""
+    if request.param == "accelerator":
+        monkeypatch.setattr(module, "_shortened", lambda data: data.dtype == jnp.float32)
+        forget()
+    yield nearest
+    if request.param == "accelerator":
+        forget()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["machine", "grouped"])
 @pytest.mark.parametrize("n, k", [(1, 1), (30, 30), (2000, 20), (5000, 3)])
 def test_the_nearest_equal_brute_force(way, n, k):
     data, queries = cloud(n), cloud(9, seed=1)
@@ -46,7 +55,6 @@ def test_the_nearest_equal_brute_force(way, n, k):
     np.testing.assert_allclose(found.distances, distances, rtol=1e-5)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["machine", "grouped"])
 def test_ties_and_duplicates_keep_their_distances(way):
     data = np.repeat(np.arange(300, dtype=np.float32)[:, None], 3, axis=1).repeat(5, axis=0)
     queries = data[[0, 700, 1499]]
@@ -55,7 +63,6 @@ def test_ties_and_duplicates_keep_their_distances(way):
     assert all(len(set(row)) == 12 for row in np.asarray(found.indices))
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["machine", "grouped"])
 def test_leaving_a_query_out_skips_its_row_and_not_its_duplicates(way):
     data = np.concatenate([cloud(1500), cloud(1500)])
     rows = np.array([3, 1503, 40])
@@ -65,14 +72,30 @@ def test_leaving_a_query_out_skips_its_row_and_not_its_duplicates(way):
     np.testing.assert_array_equal(np.asarray(found.distances)[:, 0], 0)
 
 
-def test_more_neighbours_than_a_group_holds_are_exact(monkeypatch):
-    monkeypatch.setattr(module, "GROUPS", 50)
-    data, queries = cloud(200), cloud(4, seed=1)
-    found = jax.vmap(lambda query: grouped(jnp.asarray(data), query, 40))(jnp.asarray(queries))
+def test_more_neighbours_than_a_group_holds_are_exact_inside_a_compiled_program():
+    data, queries = cloud(900), cloud(4, seed=1)
+    assert module.SIZE < 40
+    found = jax.jit(jax.vmap(lambda query: grouped(jnp.asarray(data), query, 40)))(jnp.asarray(queries))
     np.testing.assert_array_equal(found[0], brute_force(data, queries, 40)[0])
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["machine", "grouped"])
+def test_a_prepared_index_finds_the_same_for_any_number_of_queries(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_CPU", 4)
+    data, queries = cloud(700), cloud(9, seed=1)
+    index = prepare(jnp.asarray(data))
+    np.testing.assert_array_equal(nearest(index, queries, 5).indices, brute_force(data, queries, 5)[0])
+    np.testing.assert_array_equal(nearest(data, queries[:3], 5).indices, nearest(index, queries[:3], 5).indices)
+
+
+def test_three_shortened_products_are_as_exact_as_single_precision():
+    x, y = cloud(2, dim=400)
+    (x_high, x_low), (y_high, y_low) = (module._split(jnp.asarray(v)) for v in (x, y))
+    # Ten binary digits behind the leading one: a number and its rounding to them agree.
+    assert all(np.all(np.frexp(high)[0] * 2**11 % 1 == 0) for high in (x_high, y_high))
+    three = sum(np.float64(a) * np.float64(b) for a, b in [(x_high, y_high), (x_high, y_low), (x_low, y_high)])
+    np.testing.assert_allclose(three, x.astype(np.float64) * y, rtol=2**-20)
+
+
 def test_data_far_from_the_origin_does_not_lose_its_neighbours_to_rounding(way):
     data, queries = cloud(3000, offset=300.0), cloud(20, seed=1, offset=300.0)
     found, (indices, _) = way(data, queries, 10), brute_force(data, queries, 10)
@@ -104,6 +127,8 @@ def test_under_the_metric_a_stretched_direction_is_far():
         lambda: nearest(cloud(5), cloud(0), 2),
         lambda: nearest(cloud(5), cloud(2, dim=3), 2),
         lambda: nearest(cloud(5), cloud(2), 0),
+        lambda: nearest(cloud(5), cloud(2), 2, leave_out=np.array([0])),
+        lambda: nearest(prepare(jnp.asarray(cloud(5))), cloud(2), 6),
         lambda: nearest_under_metric(Euclidean(), cloud(50), cloud(2), 9, shortlist=4),
     ],
 )

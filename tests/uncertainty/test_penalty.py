@@ -8,7 +8,7 @@ import pytest
 from jaxtyping import Array
 
 from gelato.errors import InputError
-from gelato.geometry import Converged, Pullback, distance
+from gelato.geometry import Converged, Pullback, distance, prepare
 from gelato.geometry import Euclidean as Flat
 from gelato.model.latent import LatentModel, Scaling, predict
 from gelato.uncertainty.build import PENALTIES, build_penalty, growth_rate, model_metric, transport
@@ -27,7 +27,7 @@ def penalties(model: LatentModel, data: EmbeddedData, held_out: EmbeddedData) ->
 def test_one_neighbour_gives_zero_at_a_data_point_and_its_neighbours_distance_left_out(data: EmbeddedData) -> None:
     points = np.asarray(data.embeddings)
     gaps = np.linalg.norm(points[7] - np.delete(points, 7, axis=0), axis=1)
-    penalty = Euclidean(data.embeddings, k=1)
+    penalty = Euclidean(prepare(data.embeddings), k=1)
     assert penalty(data.embeddings[7]) == 0
     np.testing.assert_allclose(penalty(data.embeddings[7], 7), gaps.min(), rtol=1e-5)
 
@@ -36,7 +36,7 @@ def test_geodesic_left_out_is_the_distance_to_the_nearest_under_the_metric(
     model: LatentModel, data: EmbeddedData
 ) -> None:
     metric = model_metric(model, "decoder")
-    penalty = Geodesic(data.embeddings, metric, k=1, shortlist=len(data.embeddings) - 1)
+    penalty = Geodesic(prepare(data.embeddings), metric, k=1, shortlist=len(data) - 1)
     others = jnp.delete(data.embeddings, 7, axis=0)
     every = eqx.filter_jit(jax.vmap(lambda other: distance(metric, data.embeddings[7], other)))(others)
     np.testing.assert_allclose(eqx.filter_jit(penalty)(data.embeddings[7], 7), every.min(), rtol=1e-4)
@@ -44,8 +44,8 @@ def test_geodesic_left_out_is_the_distance_to_the_nearest_under_the_metric(
 
 
 def test_a_flat_metric_makes_geodesic_euclidean(data: EmbeddedData, held_out: EmbeddedData) -> None:
-    flat = Geodesic(data.embeddings, Flat(), k=5, shortlist=5, solver=Converged(modes=2, nodes=4))
-    plain = Euclidean(data.embeddings, k=5)
+    flat = Geodesic(prepare(data.embeddings), Flat(), k=5, shortlist=5, solver=Converged(modes=2, nodes=4))
+    plain = Euclidean(prepare(data.embeddings), k=5)
     e = held_out.embeddings[:4]
     np.testing.assert_allclose(penalise(flat, e), penalise(plain, e), rtol=1e-4)
 
@@ -76,7 +76,7 @@ def test_the_order_of_the_data_does_not_matter(
 @pytest.mark.parametrize("name", ("geodesic", "euclidean"))
 def test_points_moved_off_a_known_manifold_are_penalised_more(name: str) -> None:
     angles = jnp.linspace(0, 2 * jnp.pi, 100, endpoint=False)
-    circle = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1)
+    circle = prepare(jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1))
     stretched = Pullback(lambda p: jnp.stack([p[0], p[1], p @ p]))
     penalty = {"geodesic": Geodesic(circle, stretched, k=5), "euclidean": Euclidean(circle, k=5)}[name]
     radii = jnp.array([1.0, 1.2, 1.5, 2.0])
@@ -87,7 +87,7 @@ def test_points_moved_off_a_known_manifold_are_penalised_more(name: str) -> None
 def test_transport_is_residuals_plus_the_rate_times_noise_times_distance(
     model: LatentModel, data: EmbeddedData, held_out: EmbeddedData
 ) -> None:
-    geodesic = Geodesic(data.embeddings, model_metric(model, "decoder"), k=4, shortlist=4)
+    geodesic = Geodesic(prepare(data.embeddings), model_metric(model, "decoder"), k=4, shortlist=4)
     penalty = transport(geodesic, model, data, held_out)
     e = held_out.embeddings[0]
     gaps = jnp.linalg.norm(data.embeddings - e, axis=1)
@@ -101,7 +101,7 @@ def test_transport_is_residuals_plus_the_rate_times_noise_times_distance(
 def test_the_rate_makes_transport_a_bound_on_nine_of_ten_held_out_errors(
     model: LatentModel, data: EmbeddedData, held_out: EmbeddedData
 ) -> None:
-    geodesic = Geodesic(data.embeddings, model_metric(model, "decoder"), k=4, shortlist=4)
+    geodesic = Geodesic(prepare(data.embeddings), model_metric(model, "decoder"), k=4, shortlist=4)
     penalty = transport(geodesic, model, data, held_out)
     np.testing.assert_allclose(penalty.beta, growth_rate(penalty, held_out))
     bounded = penalise(penalty, held_out.embeddings) >= held_out.residuals

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from tyro.extras import SubcommandApp
 
+from gelato.cli.bench import bench
 from gelato.cli.data import data
 from gelato.cli.figure import figure
 from gelato.cli.model import model
@@ -26,6 +27,7 @@ app.command(data, name="data", help="See, make and import logged transitions.")
 app.command(model, name="model", help="Fit the latent model of dynamics and see how good it is.")
 app.command(name="uncertainty")(uncertainty)
 app.command(name="figure", help="Draw a figure of a fitted model's geometry.")(figure)
+app.command(bench, name="bench", help="Measure speed and exactness on this machine.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -24,7 +24,16 @@ from gelato.geometry.metric import (
     volume,
 )
 from gelato.geometry.near import Near
-from gelato.geometry.neighbours import Neighbours, grouped, nearest, nearest_approximate, nearest_under_metric, recall
+from gelato.geometry.neighbours import (
+    Index,
+    Neighbours,
+    grouped,
+    nearest,
+    nearest_approximate,
+    nearest_under_metric,
+    prepare,
+    recall,
+)
 from gelato.geometry.ode import Shooting, exponential
 from gelato.geometry.paper import PaperSGD
 from gelato.geometry.solver import AbstractSolver, Geodesic, Straight, bracket, lower_bound
@@ -43,6 +52,7 @@ __all__ = [
     "GaussianPullback",
     "Geodesic",
     "Graph",
+    "Index",
     "Near",
     "Neighbours",
     "PaperSGD",
@@ -69,6 +79,7 @@ __all__ = [
     "nearest_under_metric",
     "paired",
     "pairwise",
+    "prepare",
     "probe",
     "rank_bound",
     "recall",

@@ -25,7 +25,8 @@ from gelato.geometry.near import Near
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 from gelato.progress import note, progress
 
-CHUNK = 4096
+# Pairs solved at once: on a CPU a chunk's activations stay near the cache, which saves a third of the time.
+CHUNK_CPU, CHUNK = 512, 4096
 Host = Array | np.ndarray
 LONG = 8  # chunks from which a progress bar is worth its lines
 
@@ -47,7 +48,7 @@ def distances(
     a: Point,
     many: Float[Host, "many dim"],
     solver: AbstractSolver | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> Float[np.ndarray, " many"]:
     """Distances from one point to many (`Near` unless told)."""
     many = jnp.asarray(many)
@@ -59,7 +60,7 @@ def distances(
 
 
 def pairwise(
-    metric: AbstractMetric, points: Float[Host, "n dim"], solver: AbstractSolver | None = None, chunk: int = CHUNK
+    metric: AbstractMetric, points: Float[Host, "n dim"], solver: AbstractSolver | None = None, chunk: int | None = None
 ) -> Float[np.ndarray, "n n"]:
     """The symmetric matrix of distances between points (`Converged` unless told); each pair is solved once."""
     rows, columns = np.triu_indices(len(points), k=1)
@@ -75,7 +76,7 @@ def paired(
     starts: Float[Host, "pairs dim"],
     ends: Float[Host, "pairs dim"],
     solver: AbstractSolver | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> Float[np.ndarray, " pairs"]:
     """Distances between corresponding points (`Near` unless told); curves are not kept."""
     found = geodesics(metric, starts, ends, solver or _near(metric), chunk, keep=lambda g: (g.length, g.converged))
@@ -97,7 +98,7 @@ def geodesics(
     starts: Float[Host, "pairs dim"],
     ends: Float[Host, "pairs dim"],
     solver: AbstractSolver | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     keep: Callable[[Geodesic], Any] = lambda geodesic: geodesic,
 ) -> Any:
     """The geodesic of every pair (`Converged` unless told), or what `keep` takes from it, along the first axis."""
@@ -140,9 +141,10 @@ def _near(metric: AbstractMetric) -> AbstractSolver:
     return Near() if isinstance(metric, AbstractImmersed) else Converged()
 
 
-def _chunked(solve: Callable[..., Any], arrays: tuple[Array | None, ...], chunk: int) -> Any:
+def _chunked(solve: Callable[..., Any], arrays: tuple[Array | None, ...], chunk: int | None) -> Any:
     count = len(arrays[0]) if arrays[0] is not None else 0
-    chunk = max(1, min(chunk, count))
+    usual = CHUNK_CPU if jax.default_backend() == "cpu" else CHUNK
+    chunk = max(1, min(chunk or usual, count))
     pieces = []
     begins: Int[np.ndarray, " chunks"] = np.arange(0, count, chunk)
     with progress("geodesics", len(begins)) if len(begins) >= LONG else nullcontext(_quiet) as advance:

@@ -68,37 +68,45 @@ class Tensor(AbstractMetric):
         return tangent @ self.tensor(point) @ tangent
 
 
-class Pullback(AbstractImmersed):
+class AbstractPullback(AbstractImmersed):
+    """`G(z) = JᵀJ` for the Jacobian of one map, the same whatever the anchor."""
+
+    @abstractmethod
+    def phi(self, point: Point) -> Float[Array, " ambient"]:
+        """The map whose pullback the metric is."""
+
+    def __call__(self, point: Point) -> Float[Array, "dim dim"]:
+        # Forward mode: the latent space is smaller than the ambient space.
+        J = jax.jacfwd(self.phi)(point)
+        return J.T @ J
+
+    def quadratic(self, point: Point, tangent: Tangent) -> Float[Array, ""]:
+        pushed = jax.jvp(self.phi, (point,), (tangent,))[1]
+        return pushed @ pushed
+
+    def immersion(self, anchor: Point) -> Immersion:  # noqa: ARG002
+        return self.phi
+
+
+class Pullback(AbstractPullback):
     """`G(z) = JᵀJ` for a deterministic map (Proposition 1): a decoder's mean, a reward, a Q-value."""
 
     map: Map
 
-    def __call__(self, point: Point) -> Float[Array, "dim dim"]:
-        return _gram(self.immersion(point), point)
-
-    def quadratic(self, point: Point, tangent: Tangent) -> Float[Array, ""]:
-        return _squared(_push(self.immersion(point), point, tangent))
-
-    def immersion(self, anchor: Point) -> Immersion:  # noqa: ARG002
-        return lambda point: jnp.ravel(self.map(point))
+    def phi(self, point: Point) -> Float[Array, " ambient"]:
+        return jnp.ravel(self.map(point))
 
 
-class GaussianPullback(AbstractImmersed):
+class GaussianPullback(AbstractPullback):
     """`E[JᵀJ] = JμᵀJμ + JσᵀJσ` for a decoder `N(μ(z), σ(z)²)` (Theorem 1)."""
 
     decoder: Gaussian
 
-    def __call__(self, point: Point) -> Float[Array, "dim dim"]:
-        return _gram(self.immersion(point), point)
-
-    def quadratic(self, point: Point, tangent: Tangent) -> Float[Array, ""]:
-        return _squared(_push(self.immersion(point), point, tangent))
-
-    def immersion(self, anchor: Point) -> Immersion:  # noqa: ARG002
-        return lambda point: jnp.concatenate([jnp.ravel(output) for output in self.decoder(point)])
+    def phi(self, point: Point) -> Float[Array, " ambient"]:
+        return jnp.concatenate([jnp.ravel(output) for output in self.decoder(point)])
 
 
-class EnsemblePullback(AbstractImmersed):
+class EnsemblePullback(AbstractPullback):
     """`(1/M) Σᵢ JμᵢᵀJμᵢ + JσᵢᵀJσᵢ` for decoders returning `[M, out]` means and scales (the corollary).
 
     It is a metric, and not only positive semi-definite, if `2·M·out ≥ dim` (see `rank_bound`).
@@ -106,14 +114,8 @@ class EnsemblePullback(AbstractImmersed):
 
     decoder: Gaussian
 
-    def __call__(self, point: Point) -> Float[Array, "dim dim"]:
-        return _gram(self.immersion(point), point)
-
-    def quadratic(self, point: Point, tangent: Tangent) -> Float[Array, ""]:
-        return _squared(_push(self.immersion(point), point, tangent))
-
-    def immersion(self, anchor: Point) -> Immersion:  # noqa: ARG002
-        return lambda point: stack_ensemble(*self.decoder(point))
+    def phi(self, point: Point) -> Float[Array, " ambient"]:
+        return stack_ensemble(*self.decoder(point))
 
 
 def gaussian(mean: Map, scale: Map) -> Gaussian:
@@ -143,17 +145,3 @@ def rank_bound(metric: AbstractImmersed, point: Point) -> int:
     """The largest rank `G` can have: the ambient dimension, or the point's if that is smaller (note 5)."""
     ambient = jax.eval_shape(lambda z: metric.immersion(z)(z), point)
     return min(ambient.size, point.size)
-
-
-def _push(immersion: Immersion, point: Point, tangent: Tangent) -> Float[Array, " ambient"]:
-    return jax.jvp(immersion, (point,), (tangent,))[1]
-
-
-def _gram(immersion: Immersion, point: Point) -> Float[Array, "dim dim"]:
-    # Forward mode: the latent space is smaller than the ambient space.
-    J = jax.jacfwd(immersion)(point)
-    return J.T @ J
-
-
-def _squared(vector: Float[Array, " n"]) -> Float[Array, ""]:
-    return vector @ vector

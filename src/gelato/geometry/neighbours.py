@@ -1,9 +1,9 @@
-"""Nearest neighbours: exact in XLA on an accelerator, FAISS on the CPU, and *under the metric* from a shortlist.
+"""Nearest neighbours: exact and in XLA, approximate by FAISS, and *under the metric* from a shortlist.
 
-`grouped` splits the set into groups, keeps the `k` groups with the smallest minima and ranks inside them: every one of
-the `k` nearest is in such a group, since otherwise `k` groups would each hold a nearer point. Selecting this way costs
-two small top-k instead of one over the whole set. Squared distances are expanded as `‖x‖² − 2qx` about the data's mean
-and the survivors measured again by differences, because the expansion cancels where neighbours are close.
+The data is split into groups of `SIZE` rows. The `k` nearest rows lie in the `k` groups with the smallest minima, since
+otherwise `k` groups would each hold a nearer row; so only minima are kept of the products with all rows, and distances
+are measured, by differences, inside few groups. The minima are of `½‖x‖² − qx` about the data's mean, half the squared
+distance up to a constant. This expansion cancels where neighbours are close, which is what the spare groups are for.
 """
 
 from typing import NamedTuple
@@ -19,11 +19,11 @@ from gelato.geometry.distance import paired
 from gelato.geometry.metric import AbstractMetric
 from gelato.geometry.solver import AbstractSolver
 
-GROUPS = 1024
-QUERY_CHUNK = 1024
-# Ranks kept beyond k before distances are measured exactly, so that rounding in the expansion cannot push a neighbour
-# out.
+SIZE = 16
+# Groups kept beyond k, so that rounding in the expansion cannot push a neighbour's group out; ranks likewise for FAISS.
 SPARE = 8
+# Queries searched at once: on a CPU their products with one row of every group stay in the cache.
+CHUNK_CPU, CHUNK = 256, 1024
 Host = Array | np.ndarray
 
 
@@ -34,60 +34,130 @@ class Neighbours(NamedTuple):
     distances: Float[np.ndarray, "queries k"]
 
 
+class Index(NamedTuple):
+    """Data prepared for exact search, to be used again and again: `blocks[s, g]` is row `s·groups + g`, centred."""
+
+    data: Float[Array, "n dim"]
+    centre: Float[Array, " dim"]
+    blocks: Float[Array, "size groups parts"]
+    half_squares: Float[Array, "size groups"]
+
+    def __len__(self) -> int:
+        return self.data.shape[0]
+
+
+@jax.jit
+def prepare(data: Float[Array, "n dim"]) -> Index:
+    """The index of a set of rows: pure, and cheap beside one search of many queries."""
+    centre = jnp.mean(data, axis=0)
+    groups = -(-len(data) // SIZE)
+    padding = groups * SIZE - len(data)
+    # Strided groups, so that neighbouring rows (one trajectory) do not crowd one group; padding never wins.
+    rows = jnp.pad(data - centre, ((0, padding), (0, 0))).reshape(SIZE, groups, -1)
+    half_squares = jnp.pad(jnp.sum((data - centre) ** 2, axis=-1) / 2, (0, padding), constant_values=jnp.inf)
+    if _shortened(data):
+        high, low = _split(rows)
+        rows = _joined(high, high, low)
+    return Index(data, centre, rows, half_squares.reshape(SIZE, groups))
+
+
 def grouped(
-    data: Float[Array, "n dim"], query: Float[Array, " dim"], k: int, exclude: Int[Array, ""] | int = -1
+    data: Float[Array, "n dim"] | Index, query: Float[Array, " dim"], k: int, exclude: Int[Array, ""] | int = -1
 ) -> tuple[Int[Array, " k"], Float[Array, " k"]]:
     """The `k` nearest rows to one query and their distances: exact, pure, for use inside compiled programs.
 
     `exclude` is the query's own row where it is one of the data (leave one out; at infinite distance), `-1` where not.
     """
-    _check(k, len(data))
-    centre = jnp.mean(data, axis=0)
-    wide = min(k + SPARE, len(data))
-    squares = (
-        _expanded(data - centre, query - centre).at[exclude].set(jnp.inf, mode="drop", wrap_negative_indices=False)
-    )
-    candidates = _grouped_smallest(squares, wide)
-    exact = jnp.sum((data[candidates] - query) ** 2, axis=-1)
-    exact = jnp.where(candidates == exclude, jnp.inf, exact)
-    nearest = jnp.lexsort((candidates, exact))[:k]
-    return candidates[nearest], jnp.sqrt(exact[nearest])
+    index = data if isinstance(data, Index) else prepare(data)
+    _check(k, len(index))
+    groups = index.half_squares.shape[1]
+    # One group more, since the row left out may be the minimum of one.
+    best = _smallest(_minima(index, query), min(k + 1 + SPARE, groups))
+    # In the order of rows, so that ties go to the lower one.
+    rows = jnp.ravel(jnp.arange(SIZE)[:, None] * groups + jnp.sort(best))
+    squares = jnp.sum((index.data.at[rows].get(mode="clip") - query) ** 2, axis=-1)
+    squares = jnp.where((rows == exclude) | (rows >= len(index)), jnp.inf, squares)
+    ordered, nearest = jax.lax.top_k(-squares, k)
+    return rows[nearest], jnp.sqrt(-ordered)
 
 
-def _expanded(data: Float[Array, "n dim"], query: Float[Array, " dim"]) -> Float[Array, " n"]:
-    products = jnp.matmul(data, query, precision=jax.lax.Precision.HIGHEST)
-    return jnp.sum(data**2, axis=-1) - 2 * products
+def _minima(index: Index, query: Float[Array, " dim"]) -> Float[Array, " groups"]:
+    q = query - index.centre
+    if _shortened(index.data):
+        high, low = _split(q)
+        products = jnp.tensordot(_joined(high, low, high), index.blocks, axes=(0, 2), precision="default")
+        return jnp.min(index.half_squares - products, axis=0)
+
+    def smaller(minima: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
+        rows, half_squares = block
+        return jnp.minimum(minima, half_squares - jnp.matmul(q, rows.T, precision="highest")), None
+
+    # A row of every group at a time, which stays in a CPU's cache.
+    start = jnp.full(index.half_squares.shape[1], jnp.inf, index.half_squares.dtype)
+    return jax.lax.scan(smaller, start, (index.blocks, index.half_squares))[0]
 
 
-def _grouped_smallest(values: Float[Array, " n"], k: int) -> Int[Array, " k"]:
-    # Strided groups, so that neighbouring rows (one trajectory) do not crowd one group; padding never wins.
-    groups = min(GROUPS, len(values))
-    size = -(-len(values) // groups)
-    padded = jnp.pad(values, (0, groups * size - len(values)), constant_values=jnp.inf).reshape(size, groups)
-    _, best = jax.lax.top_k(-jnp.min(padded, axis=0), min(k, groups))
-    inside = padded[:, best]
-    _, flat = jax.lax.top_k(-jnp.ravel(inside), k)
+def _shortened(data: Float[Array, "n dim"]) -> bool:
+    return jax.default_backend() != "cpu" and data.dtype == jnp.float32
+
+
+def _split(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """`x = high + low`, `high` with the ten digits that an accelerator's fast products keep.
+
+    Three such products, `x_high y_high + x_high y_low + x_low y_high`, miss 2⁻²² of the exact one, as single precision
+    does, at a fraction of its time.
+    """
+    kept = jnp.uint32(0xFFFFE000)
+    high = jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, jnp.uint32) & kept, jnp.float32)
+    return high, x - high
+
+
+def _joined(*parts: Float[Array, "*shape dim"]) -> Float[Array, "*shape parts"]:
+    # Fast products want rows of a multiple of eight.
+    joined = jnp.concatenate(parts, axis=-1)
+    return jnp.pad(joined, [(0, 0)] * (joined.ndim - 1) + [(0, -joined.shape[-1] % 8)])
+
+
+def _smallest(values: Float[Array, " n"], k: int) -> Int[Array, " k"]:
+    # The same reasoning again, until few are left: top-k is slow on long rows.
+    if len(values) <= SIZE * k:
+        return jax.lax.top_k(-values, k)[1]
+    groups = -(-len(values) // SIZE)
+    padded = jnp.pad(values, (0, groups * SIZE - len(values)), constant_values=jnp.inf).reshape(SIZE, groups)
+    best = _smallest(jnp.min(padded, axis=0), min(k, groups))
+    flat = jax.lax.top_k(-jnp.ravel(padded[:, best]), k)[1]
     return (flat // best.size) * groups + best[flat % best.size]
 
 
 def nearest(
-    data: Float[Host, "n dim"],
+    data: Float[Host, "n dim"] | Index,
     queries: Float[Host, "queries dim"],
     k: int,
     *,
     leave_out: Int[Host, " queries"] | None = None,
 ) -> Neighbours:
-    """The exact `k` nearest rows to each query, by the fastest way of the machine at hand.
+    """The exact `k` nearest rows to each query; pass `prepare(data)` to search the same data again and again.
 
     `leave_out[i]` is the row that query `i` itself is, to be skipped by its index, so that duplicates of it still
     count.
     """
-    _check_queries(data, queries)
-    _check(k, len(data) - (leave_out is not None))
-    if jax.default_backend() != "cpu":
-        return _on_accelerator(data, queries, k, leave_out)
-    index = faiss.IndexFlatL2(np.shape(data)[1])
-    return _by_faiss(index, data, queries, k, leave_out)
+    _check_search(data.data if isinstance(data, Index) else data, queries, k, leave_out)
+    index = data if isinstance(data, Index) else prepare(jnp.asarray(data))
+    own = np.full(len(queries), -1) if leave_out is None else np.asarray(leave_out)
+    chunk = min(CHUNK_CPU if jax.default_backend() == "cpu" else CHUNK, len(queries))
+    # Only the last chunk is padded, by its own last query, to the compiled shape.
+    rows = [np.minimum(np.arange(begin, begin + chunk), len(queries) - 1) for begin in range(0, len(queries), chunk)]
+    pieces = [search(index, queries[row], own[row], k) for row in rows]
+    found = (np.concatenate([np.asarray(part) for part in parts])[: len(queries)] for parts in zip(*pieces))
+    return Neighbours(*found)
+
+
+@jax.jit(static_argnums=3)
+def search(
+    index: Index, queries: Float[Array, "queries dim"], own: Int[Array, " queries"], k: int
+) -> tuple[Int[Array, "queries k"], Float[Array, "queries k"]]:
+    """`grouped` for many queries at once, as one compiled program; `own` holds the rows to exclude, `-1` for none."""
+    return jax.vmap(lambda query, exclude: grouped(index, query, k, exclude))(queries, own)
 
 
 def nearest_approximate(
@@ -99,19 +169,30 @@ def nearest_approximate(
     probes: int = 32,
 ) -> Neighbours:
     """The `k` nearest rows by a FAISS inverted file, for sets too large for exact search (above some million rows)."""
-    _check_queries(data, queries)
-    _check(k, len(data) - (leave_out is not None))
-    dim = np.shape(data)[1]
+    _check_search(data, queries, k, leave_out)
+    rows, dim = _as_rows(data), np.shape(data)[1]
     cells = max(1, int(4 * np.sqrt(len(data))))
     index = faiss.IndexIVFFlat(faiss.IndexFlatL2(dim), dim, min(cells, len(data)))
-    index.train(_as_rows(data)[:: max(1, len(data) // (64 * cells))])
+    index.train(rows[:: max(1, len(data) // (64 * cells))])
     index.nprobe = min(probes, index.nlist)
-    return _by_faiss(index, data, queries, k, leave_out)
+    index.add(rows)
+    candidates = index.search(_as_rows(queries), min(k + SPARE + 1, len(rows)))[1]
+    return _ranked(np.asarray(data), np.asarray(queries), candidates, k, leave_out)
+
+
+def _ranked(data: np.ndarray, queries: np.ndarray, candidates: np.ndarray, k: int, own: Host | None) -> Neighbours:
+    gaps = data[candidates] - queries[:, None]
+    squares = np.einsum("qkd,qkd->qk", gaps, gaps)
+    hidden = candidates < 0 if own is None else (candidates < 0) | (candidates == np.asarray(own)[:, None])
+    squares = np.where(hidden, np.inf, squares)
+    order = np.lexsort((candidates, squares), axis=-1)[:, :k]
+    found = np.take_along_axis(candidates, order, axis=1)
+    return Neighbours(found, np.sqrt(np.take_along_axis(squares, order, axis=1)))
 
 
 def nearest_under_metric(
     metric: AbstractMetric,
-    data: Float[Host, "n dim"],
+    data: Float[Host, "n dim"] | Index,
     queries: Float[Host, "queries dim"],
     k: int,
     *,
@@ -124,15 +205,16 @@ def nearest_under_metric(
         raise InputError(f"a shortlist of {shortlist} cannot hold {k} neighbours: make it at least {k}")
     shortlist = min(shortlist, len(data) - (leave_out is not None))
     candidates = np.asarray(nearest(data, queries, max(k, shortlist), leave_out=leave_out).indices)
+    rows = jnp.asarray(data.data if isinstance(data, Index) else data)
     starts = jnp.repeat(jnp.asarray(queries), candidates.shape[1], axis=0)
-    lengths = paired(metric, starts, jnp.asarray(data)[candidates.ravel()], solver).reshape(candidates.shape)
+    lengths = paired(metric, starts, rows[candidates.ravel()], solver).reshape(candidates.shape)
     order = np.argsort(lengths, axis=1, kind="stable")[:, :k]
     return Neighbours(np.take_along_axis(candidates, order, axis=1), np.take_along_axis(lengths, order, axis=1))
 
 
 def recall(
     metric: AbstractMetric,
-    data: Float[Host, "n dim"],
+    data: Float[Host, "n dim"] | Index,
     queries: Float[Host, "queries dim"],
     k: int,
     *,
@@ -151,55 +233,6 @@ def recall(
     return float(np.mean([np.isin(row, other).mean() for row, other in zip(many, few)]))
 
 
-def _on_accelerator(data: Host, queries: Host, k: int, leave_out: Host | None) -> Neighbours:
-    own = jnp.full(len(queries), -1) if leave_out is None else jnp.asarray(leave_out)
-    chunk = min(QUERY_CHUNK, len(queries))
-    begins = range(0, len(queries), chunk)
-    pieces = [_search(jnp.asarray(data), *_padded(queries, own, begin, chunk), k) for begin in begins]
-    indices, distances = (
-        np.concatenate([np.asarray(part) for part in parts])[: len(queries)] for parts in zip(*pieces)
-    )
-    return Neighbours(indices, distances)
-
-
-@jax.jit
-def _padded_take(array: Array, index: Array) -> Array:
-    return array[index]
-
-
-def _padded(queries: Host, own: Array, begin: int, chunk: int) -> tuple[Array, Array]:
-    index = jnp.minimum(jnp.arange(begin, begin + chunk), len(queries) - 1)
-    return _padded_take(jnp.asarray(queries), index), _padded_take(own, index)
-
-
-def search(
-    data: Float[Array, "n dim"], queries: Float[Array, "queries dim"], own: Int[Array, " queries"], k: int
-) -> tuple[Int[Array, "queries k"], Float[Array, "queries k"]]:
-    """`grouped` for a chunk of queries at once, as one compiled program."""
-    return jax.vmap(lambda query, exclude: grouped(data, query, k, exclude))(queries, own)
-
-
-_search = jax.jit(search, static_argnums=3)
-
-
-def _by_faiss(
-    index: faiss.Index, data: Host, queries: Host, k: int, leave_out: Int[Host, " queries"] | None
-) -> Neighbours:
-    rows = _as_rows(data)
-    index.add(rows)
-    wide = min(k + SPARE + (leave_out is not None), len(rows))
-    candidates = index.search(_as_rows(queries), wide)[1]
-    gaps = np.asarray(data)[candidates] - np.asarray(queries)[:, None]
-    exact = np.einsum("qkd,qkd->qk", gaps, gaps)
-    hidden = candidates < 0
-    if leave_out is not None:
-        hidden |= candidates == np.asarray(leave_out)[:, None]
-    exact = np.where(hidden, np.inf, exact)
-    order = np.lexsort((candidates, exact), axis=-1)[:, :k]
-    found = np.take_along_axis(candidates, order, axis=1)
-    return Neighbours(found, np.sqrt(np.take_along_axis(exact, order, axis=1)))
-
-
 def _as_rows(array: Float[Host, "n dim"]) -> Float[np.ndarray, "n dim"]:
     return np.ascontiguousarray(array, dtype=np.float32)
 
@@ -211,10 +244,13 @@ def _check(k: int, available: int) -> None:
         raise InputError(f"{k} neighbours were asked for, but only {available} rows can be one: lower k or add data")
 
 
-def _check_queries(data: Host, queries: Host) -> None:
+def _check_search(data: Host, queries: Host, k: int, leave_out: Host | None) -> None:
     if np.ndim(data) != 2 or np.ndim(queries) != 2 or np.shape(data)[1] != np.shape(queries)[1]:
         raise InputError(
             f"data {np.shape(data)} and queries {np.shape(queries)} must be arrays [rows, dim] of one dimension"
         )
     if len(queries) == 0:
         raise InputError("there are no queries: pass at least one row")
+    if leave_out is not None and len(leave_out) != len(queries):
+        raise InputError(f"leave_out names {len(leave_out)} rows for {len(queries)} queries: pass one for each")
+    _check(k, len(data) - (leave_out is not None))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gelato.geometry.curve import Curve, Legendre, gauss, length_and_energy
+from gelato.geometry.curve import Curve, Legendre, Scalar, gauss, length_and_energy
 from gelato.geometry.metric import AbstractMetric, Point, Tangent
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 
@@ -75,15 +75,18 @@ class Shooting(AbstractSolver):
         def miss(v: Tangent) -> Tangent:
             return exponential(metric, a, v, one, self.tolerance)[0][0] - b
 
-        def newton(v: Tangent, _: None) -> tuple[Tangent, None]:
-            step = jnp.linalg.solve(jax.jacfwd(miss)(v), miss(v))
-            trials = v - jnp.asarray([1.0, 0.5, 0.2, 0.05], v.dtype)[:, None] * step
-            errors = jnp.nan_to_num(jax.vmap(lambda v: jnp.linalg.norm(miss(v)))(trials), nan=jnp.inf)
-            return trials[jnp.argmin(errors)], None
+        # Every call of `miss` is a solver to compile: the value comes with the Jacobian, the last error with the step.
+        linearised = jax.jacfwd(lambda v: (miss(v),) * 2, has_aux=True)
 
-        velocity, _ = jax.lax.scan(newton, b - a, None, length=self.steps)
+        def newton(v: Tangent, _: None) -> tuple[Tangent, Scalar]:
+            J, missed = linearised(v)
+            trials = v - jnp.asarray([1.0, 0.5, 0.2, 0.05], v.dtype)[:, None] * jnp.linalg.solve(J, missed)
+            errors = jnp.nan_to_num(jax.vmap(lambda v: jnp.linalg.norm(miss(v)))(trials), nan=jnp.inf)
+            return trials[jnp.argmin(errors)], jnp.min(errors)
+
+        velocity, errors = jax.lax.scan(newton, b - a, None, length=self.steps)
         curve = self._fit(metric, a, b, velocity)
-        error = jnp.linalg.norm(miss(velocity)) / jnp.maximum(jnp.linalg.norm(b - a), jnp.finfo(a.dtype).tiny)
+        error = errors[-1] / jnp.maximum(jnp.linalg.norm(b - a), jnp.finfo(a.dtype).tiny)
         converged = (error <= 100 * self.tolerance) | jnp.all(a == b)
         L, E = length_and_energy(metric, curve, FIT_NODES)
         return Geodesic(curve, L, E, converged & jnp.isfinite(L))

@@ -112,11 +112,30 @@ def _four_rooms(records: list[Record]) -> str:
     return _markdown(columns, rows)
 
 
+def _geometry(records: list[Record]) -> str:
+    columns = ("on", "d", "pairs", "solver", "per second", "median error", "95% error", "× stochman")
+    rows = [
+        (
+            str(record["device"]),
+            _number(record, "dimension", "d"),
+            str(record["range"]),
+            str(record["solver"]),
+            _number(record, "per_second", ",.0f"),
+            _number(record, "median_error", ".3%"),
+            _number(record, "p95_error", ".3%"),
+            _number(record, "times_stochman", ".1f"),
+        )
+        for record in records
+    ]
+    return _markdown(columns, rows)
+
+
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "model": _model,
     "behaviour": _behaviour,
     "speed": _speed,
     "four_rooms": _four_rooms,
+    "geometry": _geometry,
 }
 
 

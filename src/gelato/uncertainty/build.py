@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gelato.errors import InputError
-from gelato.geometry import AbstractMetric, Composite, EnsemblePullback
+from gelato.geometry import AbstractMetric, Composite, EnsemblePullback, prepare
 from gelato.model.latent import LatentModel
 from gelato.uncertainty.embedded import EmbeddedData
 from gelato.uncertainty.penalty import (
@@ -48,16 +48,16 @@ def build_penalty(
         raise InputError(f"{k} neighbours were asked for, but only {len(data) - 1} points can be one: use fewer")
 
     def geodesic() -> Geodesic:
-        return Geodesic(data.embeddings, model_metric(model, metric), k=k, shortlist=shortlist or k)
+        return Geodesic(prepare(data.embeddings), model_metric(model, metric), k=k, shortlist=shortlist or k)
 
     makers: dict[str, Callable[[], AbstractPenalty]] = {
         "transport": lambda: transport(geodesic(), model, data, held_out),
         "geodesic": geodesic,
-        "euclidean": lambda: Euclidean(data.embeddings, k=k),
+        "euclidean": lambda: Euclidean(prepare(data.embeddings), k=k),
         "ensemble": lambda: Ensemble(model),
         "aleatoric": lambda: Aleatoric(model),
         "forward": lambda: Forward(model),
-        "ambient": lambda: Ambient(model, data.rows, k=k),
+        "ambient": lambda: Ambient(model, prepare(data.rows), k=k),
         "none": Nothing,
     }
     if name not in makers:

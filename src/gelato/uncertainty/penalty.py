@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from gelato.geometry import AbstractMetric, AbstractSolver, Composite, Near, distance, freeze, grouped
+from gelato.geometry import AbstractMetric, AbstractSolver, Composite, Index, Near, distance, freeze, grouped
 from gelato.model.latent import LatentModel
 
 Embedded = Float[Array, " embedding"]
@@ -56,7 +56,7 @@ class Nothing(AbstractPenalty):
 class Euclidean(AbstractPenalty):
     """`U(e) = (1/K) Σₖ ‖e − eₖ‖` over the `K` nearest data points."""
 
-    data: Float[Array, "n embedding"]
+    data: Index
     k: int = eqx.field(static=True, default=20)
 
     def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
@@ -70,7 +70,7 @@ class Euclidean(AbstractPenalty):
 class Geodesic(AbstractPenalty):
     """`U(e) = (1/K) Σₖ d_G(e, eₖ)` over the `K` data points nearest under the metric, out of a Euclidean shortlist."""
 
-    data: Float[Array, "n embedding"]
+    data: Index
     metric: AbstractMetric
     k: int = eqx.field(static=True, default=20)
     shortlist: int = eqx.field(static=True, default=20)
@@ -86,7 +86,7 @@ class Geodesic(AbstractPenalty):
         rows, _ = grouped(self.data, e, max(self.k, self.shortlist), leave_out)
         # The σ_F term of Theorem 2 changes slowly: its weights at `e` serve all neighbours, at a tenth of the cost.
         metric = freeze(self.metric, e) if isinstance(self.metric, Composite) else self.metric
-        lengths = jax.vmap(lambda other: distance(metric, e, other, self.solver))(self.data[rows])
+        lengths = jax.vmap(lambda other: distance(metric, e, other, self.solver))(self.data.data[rows])
         order = jnp.argsort(lengths)[: self.k]
         return rows[order], lengths[order]
 
@@ -158,7 +158,7 @@ class Ambient(AbstractPenalty):
     """`U(e) = (1/K) Σₖ ‖(ŝ, a, ŝ′) − (sₖ, aₖ, s′ₖ)‖` in normalised state space: no latent geometry (SUMO's choice)."""
 
     model: LatentModel
-    rows: Float[Array, "n columns"]
+    rows: Index
     k: int = eqx.field(static=True, default=20)
 
     def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:

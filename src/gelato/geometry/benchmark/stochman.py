@@ -5,9 +5,9 @@ at once; 150 steps on 20 points are its default. The curves it returns are measu
 curves are compared, and the faster of one and two threads counts, since a second one often slows PyTorch down here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
-from time import perf_counter
 from typing import Any
 
 import jax
@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gelato.geometry.benchmark.contestant import Contestant, Pairs
 from gelato.geometry.benchmark.decoder import MEMBERS, OUT, Decoder
 from gelato.geometry.metric import AbstractMetric
 
 # (steps of Adam, points on the curve)
-SETTINGS = [(10, 10), (20, 10), (30, 10), (50, 10), (150, 20)]
+SETTINGS = [*((steps, 10) for steps in (10, 15, 20, 25, 30, 40, 50)), (150, 20)]
 THREADS = (1, 2)
 GRID = 64
 
@@ -29,13 +30,21 @@ def available() -> bool:
     return find_spec("stochman") is not None and find_spec("torch") is not None
 
 
-def lengths(
-    decoder: Decoder, metric: AbstractMetric, a: Float[Array, "pairs dim"], b: Float[Array, "pairs dim"]
-) -> Iterator[tuple[str, float, Float[np.ndarray, " pairs"]]]:
-    """For every setting its name, the pairs solved per second (as one batch), and the lengths of its curves."""
+def contestants(decoder: Decoder, metric: AbstractMetric, pairs: Pairs) -> list[Contestant]:
+    """Every setting, on all pairs as one batch."""
     import torch
-    from stochman.curves import CubicSpline
-    from stochman.geodesic import geodesic_minimizing_energy
+
+    starts, ends = (torch.from_numpy(np.array(x, dtype=np.float32)) for x in pairs)
+    manifold = _manifold(decoder)
+
+    def contestant(steps: int, points: int) -> Contestant:
+        solve = [partial(_solve, manifold, starts, ends, steps, points, threads) for threads in THREADS]
+        return Contestant(f"stochman-{steps}-steps", len(starts), solve, lambda: _measure(metric, _nodes(solve[0]())))
+
+    return [contestant(steps, points) for steps, points in SETTINGS]
+
+
+def _manifold(decoder: Decoder) -> Any:
     from stochman.manifold import EmbeddedManifold
 
     phi = _torch_immersion(decoder)
@@ -44,18 +53,25 @@ def lengths(
         def embed(self, points: Any, jacobian: bool = False) -> Any:  # noqa: ARG002
             return phi(points)
 
-    starts, ends = (torch.from_numpy(np.asarray(x, dtype=np.float32).copy()) for x in (a, b))
-    for steps, points in SETTINGS:
-        fastest = np.inf
-        for threads in THREADS:
-            torch.set_num_threads(threads)
-            begin = perf_counter()
-            curve = CubicSpline(starts, ends, num_nodes=8)
-            geodesic_minimizing_energy(curve, Decoded(), max_iter=steps, eval_grid=points)
-            fastest = min(fastest, perf_counter() - begin)
-        with torch.no_grad():
-            nodes = curve(torch.linspace(0, 1, GRID + 1)).numpy()
-        yield f"{steps}-steps", len(starts) / fastest, _measure(metric, jnp.asarray(nodes))
+    return Decoded()
+
+
+def _solve(manifold: Any, starts: Any, ends: Any, steps: int, points: int, threads: int) -> Any:
+    import torch
+    from stochman.curves import CubicSpline
+    from stochman.geodesic import geodesic_minimizing_energy
+
+    torch.set_num_threads(threads)
+    curve = CubicSpline(starts, ends, num_nodes=8)
+    geodesic_minimizing_energy(curve, manifold, max_iter=steps, eval_grid=points)
+    return curve
+
+
+def _nodes(curve: Any) -> Float[Array, "pairs nodes dim"]:
+    import torch
+
+    with torch.no_grad():
+        return jnp.asarray(curve(torch.linspace(0, 1, GRID + 1)).numpy())
 
 
 def _measure(metric: AbstractMetric, nodes: Float[Array, "pairs nodes dim"]) -> Float[np.ndarray, " pairs"]:
