@@ -9,12 +9,12 @@ from tyro.conf import Positional
 from gelato.cli.output import check_picture
 from gelato.errors import InputError
 
-_NAMES = ("four-rooms", "curve", "embedding")
+_NAMES = ("four-rooms", "curve", "embedding", "penalties")
 _FEWEST_POINTS = 30
 
 
 def figure(
-    name: Positional[Annotated[str, tyro.conf.arg(metavar="{four-rooms,curve,embedding}")]],
+    name: Positional[Annotated[str, tyro.conf.arg(metavar="{four-rooms,curve,embedding,penalties}")]],
     run: Path,
     out: Path,
     points: int = 500,
@@ -24,6 +24,7 @@ def figure(
     `four-rooms`: latent codes over the volume measure, and geodesic, latent and land distance in the room plan.
     `curve`: how each solver converges to a geodesic, and the curves themselves if the latent space is a plane.
     `embedding`: t-SNE of trajectories by Euclidean and by geodesic distance.
+    `penalties`: every penalty over the plan of Four Rooms and a ring outside it.
 
     Args:
         name: Which figure.
@@ -51,6 +52,10 @@ def _draw(name: str, run: Path, out: Path, points: int) -> None:
         from gelato.report.curve_figure import draw_curve
 
         draw_curve(fitted, out)
+    elif name == "penalties":
+        from gelato.report.penalty_figure import draw_penalties
+
+        draw_penalties(fitted, out)
     else:
         from gelato.report.embedding_figure import draw_embedding
 

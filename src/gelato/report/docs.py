@@ -130,12 +130,40 @@ def _geometry(records: list[Record]) -> str:
     return _markdown(columns, rows)
 
 
+def _uncertainty(records: list[Record]) -> str:
+    """A row for each dataset and penalty, best first: rank correlation / AUROC by shift, means over model seeds."""
+    shifts = list(dict.fromkeys(str(record["shift"]) for record in records))
+
+    def mean(dataset: str, penalty: str, score: str, shift: str | None = None) -> float | None:
+        found = [
+            float(record[score] or 0)
+            for record in records
+            if (record["dataset"], record["penalty"]) == (dataset, penalty)
+            and shift in (None, record["shift"])
+            and record[score] is not None
+        ]
+        return sum(found) / len(found) if found else None
+
+    def cell(dataset: str, penalty: str, shift: str | None) -> str:
+        scores = (mean(dataset, penalty, score, shift) for score in ("spearman", "auroc"))
+        return " / ".join("–" if score is None else f"{score:.2f}" for score in scores)
+
+    rows = []
+    for dataset in dict.fromkeys(str(record["dataset"]) for record in records):
+        names = dict.fromkeys(str(record["penalty"]) for record in records if record["dataset"] == dataset)
+        for name in sorted(names, key=lambda name: -(mean(dataset, name, "spearman") or 0)):
+            cells = [cell(dataset, name, shift) for shift in (*shifts, None)]
+            rows.append((dataset, name, *cells, f"{mean(dataset, name, 'microseconds') or 0:,.0f}"))
+    return _markdown(("dataset", "penalty", *shifts, "mean", "µs"), rows)
+
+
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "model": _model,
     "behaviour": _behaviour,
     "speed": _speed,
     "four_rooms": _four_rooms,
     "geometry": _geometry,
+    "uncertainty": _uncertainty,
 }
 
 

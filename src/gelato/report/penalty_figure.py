@@ -1,0 +1,76 @@
+"""Every penalty over the plan of Four Rooms and a ring outside it: where each of them says the model is unsure."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gelato.envs.four_rooms import ACTIONS, FREE, SIZE
+from gelato.model.latent import LatentModel
+from gelato.model.training import FittedModel
+from gelato.progress import progress
+from gelato.report.rooms import check_rooms
+from gelato.report.style import INK, save
+from gelato.uncertainty.build import PENALTIES, build_penalty
+from gelato.uncertainty.calibration import calibrate
+from gelato.uncertainty.embedded import embed
+from gelato.uncertainty.penalty import penalise
+
+RING = 3
+# Points along the side of a cell: its middle, and the edges to its neighbours.
+_DENSITY = 2
+
+
+def draw_penalties(fitted: FittedModel, path: Path) -> None:
+    """Draw the calibrated penalties side by side, each the mean over the four moves."""
+    check_rooms(fitted)
+    model = fitted.seed(0)
+    embeddings = plan_embeddings(fitted, model)
+    train, held_out = (embed(model, fitted.scaling, part) for part in fitted.parts)
+    shown = [name for name in PENALTIES if name != "none"]
+    columns = -(-len(shown) // 2)
+    figure = Figure(figsize=(2.4 * columns, 5.2), layout="constrained")
+    axes = figure.subplots(2, columns).ravel()
+    with progress("penalties over the plan", len(shown)) as advance:
+        for axis, name in zip(axes, shown, strict=False):
+            penalty = calibrate(build_penalty(name, model, train, held_out), model, fitted.scaling, train)
+            side, moves, size = embeddings.shape[0], embeddings.shape[2], embeddings.shape[3]
+            values = np.asarray(penalise(penalty, embeddings.reshape(-1, size))).reshape(side, side, moves)
+            _map(axis, values.mean(axis=-1), name)
+            advance(1)
+    for axis in axes[len(shown) :]:
+        axis.set_axis_off()
+    save(figure, path)
+
+
+def plan_embeddings(fitted: FittedModel, model: LatentModel) -> Float[Array, "side side moves embedding"]:
+    """Embeddings of every move from every point of the plan and its ring, walls included."""
+    half = (SIZE - 1) / 2
+    ticks = np.arange(-RING * _DENSITY, (SIZE - 1 + RING) * _DENSITY + 1) / _DENSITY / half - 1
+    states = np.stack(np.meshgrid(ticks, -ticks), axis=-1).astype(np.float32)
+    normalised = jnp.asarray(fitted.scaling.states(states))
+    moves = jnp.eye(len(ACTIONS))
+
+    def embed_one(state: Float[Array, " state"]) -> Float[Array, "moves embedding"]:
+        z = model.encode(state).mean
+        return jax.vmap(lambda move: model.embedding(z, move))(moves)
+
+    return jax.vmap(jax.vmap(embed_one))(normalised)
+
+
+def _map(axes: Axes, values: Float[np.ndarray, "side side"], title: str) -> None:
+    low, high = -0.5 - RING, SIZE - 0.5 + RING
+    # The brightest hundredth, far out in the ring, must not take the colours of the rooms.
+    image = axes.imshow(values, extent=(low, high, high, low), vmin=0, vmax=float(np.quantile(values, 0.99)) or 1.0)
+    cells = np.pad(FREE, 1).astype(float)
+    places = np.arange(-1, SIZE + 1)
+    # Cells four times finer, so that the outline keeps its corners.
+    fine = np.repeat(np.repeat(cells, 8, axis=0), 8, axis=1)
+    where = np.linspace(places[0] - 0.5 + 1 / 16, places[-1] + 0.5 - 1 / 16, len(fine))
+    axes.contour(where, where, fine, levels=[0.5], colors=[INK], linewidths=0.6)
+    axes.set(title=title, xticks=[], yticks=[])
+    axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.9, extend="max", label="calibrated penalty")
