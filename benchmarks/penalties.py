@@ -1,0 +1,78 @@
+"""What it costs to penalise imagined steps: 10,000 steps of the model with each penalty against the ensemble's, one run.
+
+python benchmarks/penalties.py runs/hopper --points 1000000
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gelato.model.latent import LatentModel
+from gelato.model.training import load_model
+from gelato.report.results import merge_records
+from gelato.uncertainty.build import PENALTIES, build_penalty
+from gelato.uncertainty.embedded import embed
+from gelato.uncertainty.penalty import AbstractPenalty, penalise
+
+RESULTS = Path(__file__).parents[1] / "results" / "speed.json"
+STEPS = 10_000
+
+
+@eqx.filter_jit
+def imagine(model: LatentModel, penalty: AbstractPenalty, embeddings: jax.Array, key: jax.Array) -> Any:
+    """A step of the model from every embedding: the next latent state, the reward, the penalty."""
+    keys = jax.random.split(key, len(embeddings))
+    z = jax.vmap(lambda e, key: model.imagine(e, key=key))(embeddings, keys)
+    return z, jax.vmap(lambda e: model.reward(e).mean)(embeddings), penalise(penalty, embeddings)
+
+
+def seconds(model: LatentModel, penalty: AbstractPenalty, embeddings: jax.Array, rounds: int) -> float:
+    """The median time of a call, after one that compiles."""
+    times = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        jax.block_until_ready(imagine(model, penalty, embeddings, jax.random.key(0)))
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[1:]))
+
+
+def main() -> None:
+    """Time every penalty and record it against the ensemble's."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--points", type=int)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    fitted = load_model(arguments.run)
+    model = fitted.seed(0)
+    train, held_out = fitted.parts
+    data = embed(model, fitted.scaling, train, arguments.points)
+    known = embed(model, fitted.scaling, held_out, STEPS)
+    embeddings = jnp.resize(known.embeddings, (STEPS, known.embeddings.shape[1]))
+    found = jax.devices()[0]
+    device = "CPU" if found.platform == "cpu" else found.device_kind
+    penalties = {name: build_penalty(name, model, data, known) for name in PENALTIES}
+    ensemble = seconds(model, penalties["ensemble"], embeddings, arguments.rounds)
+    for name, penalty in penalties.items():
+        value = ensemble if name == "ensemble" else seconds(model, penalty, embeddings, arguments.rounds)
+        record = {
+            "what": f"penalise {STEPS:,} imagined steps by {name}, {len(data):,} data points",
+            "device": device,
+            "value": round(1000 * value, 2),
+            "unit": "ms",
+            "against": f"by ensemble, {1000 * ensemble:,.2f} ms",
+            "ratio": round(value / ensemble, 2),
+        }
+        print(record, flush=True)
+        merge_records(arguments.results, [record], keys=("what", "device"))
+
+
+if __name__ == "__main__":
+    main()
