@@ -1,4 +1,4 @@
-"""What it costs to penalise imagined steps: 10,000 steps of the model with each penalty against the ensemble's, one run.
+"""What it costs to penalise imagined steps: 10,000 steps of the model with each penalty against the ensemble's.
 
 python benchmarks/penalties.py runs/hopper --points 1000000
 """

@@ -13,7 +13,7 @@ def uncertainty(
     penalties: tuple[
         Literal["transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient", "none"], ...
     ] = ("transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient"),
-    rows: int = 1000,
+    rows: int = 500,
     points: int | None = None,
     calibration: Literal["default", "paper"] = "default",
     simulator: bool = True,

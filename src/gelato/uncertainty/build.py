@@ -30,7 +30,7 @@ MetricName = Literal["composite", "decoder"]
 PENALTIES: tuple[PenaltyName, ...] = get_args(PenaltyName)
 NEIGHBOURS = 20
 _GROWTH_QUANTILE = 0.9
-_HELD_OUT = 2048
+_HELD_OUT = 1024
 
 
 def build_penalty(

@@ -17,7 +17,7 @@ from gelato.uncertainty.embedded import EmbeddedData, foreign_pairs
 from gelato.uncertainty.penalty import AbstractPenalty, Embedded, Scalar, penalise
 
 Calibration = Literal["default", "paper"]
-SAMPLE = 1024
+SAMPLE = 512
 
 
 class Calibrated(AbstractPenalty):

@@ -28,7 +28,7 @@ from gelato.uncertainty.penalty import AbstractPenalty, penalise
 from gelato.uncertainty.scores import scores
 from gelato.uncertainty.shifts import Shift, data_shifts, imagined_shifts
 
-ROWS = 1000
+ROWS = 500
 
 
 @dataclass(frozen=True)
