@@ -12,7 +12,7 @@ from gelato.envs.four_rooms import FREE, free_cells, land_distances, move
 from gelato.geometry import Converged, Euclidean
 from gelato.model import training
 from gelato.model.config import preset
-from gelato.report import curve_figure, four_rooms_figure, rooms
+from gelato.report import curve_figure, four_rooms_figure, penalty_figure, rooms
 from gelato.report.rooms import air_distances, auroc, geodesic_distances, scores
 
 
@@ -37,6 +37,7 @@ def coarse(monkeypatch):
     """Few nodes and few solvers: what is drawn does not matter here, only that it is."""
     monkeypatch.setattr(rooms, "GRID", 12)
     monkeypatch.setattr(four_rooms_figure, "_PIXELS", 12)
+    monkeypatch.setattr(penalty_figure, "PENALTIES", ("euclidean", "ensemble"))
     monkeypatch.setattr(curve_figure, "CANDIDATES", 6)
     monkeypatch.setattr(curve_figure, "ITERATIONS", (2, 3))
     monkeypatch.setattr(curve_figure, "MODES", (1,))
@@ -45,7 +46,7 @@ def coarse(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "run", "more"),
-    [("four-rooms", "plane", ()), ("curve", "plane", ()), ("embedding", "space", ("40",))],
+    [("four-rooms", "plane", ()), ("curve", "plane", ()), ("embedding", "space", ("40",)), ("penalties", "plane", ())],
 )
 def test_a_figure_is_the_same_each_time(runs, tmp_path, name, run, more):
     points = ["--points", *more] if more else []

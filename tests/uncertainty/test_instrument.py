@@ -17,8 +17,9 @@ from gelato.envs import FOUR_ROOMS
 from gelato.envs.four_rooms import FREE, free_cells, position
 from gelato.envs.simulate import simulator_for
 from gelato.errors import InputError
+from gelato.model import training
 from gelato.model.config import preset
-from gelato.model.training import FittedModel, fit_model
+from gelato.model.training import FittedModel
 from gelato.uncertainty.instrument import measure
 from gelato.uncertainty.scores import auroc, excess_risk, risk_coverage, spearman
 from gelato.uncertainty.shifts import data_shifts, imagined_shifts
@@ -27,7 +28,7 @@ from gelato.uncertainty.trust import Trust
 
 @pytest.fixture(scope="module")
 def hopper(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> FittedModel:
-    """A Hopper model of a few updates: the instrument does not care how good it is."""
+    """An untrained model of Hopper: the instrument does not care how good it is."""
     del shared_store
     dataset = load("hopper-medium,transitions=2000")
     small = dataclasses.replace(
@@ -36,10 +37,10 @@ def hopper(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Fitt
         decoders=3,
         hidden=(16,),
         forward_hidden=(16,),
-        updates=100,
-        variance_updates=0,
     )
-    return fit_model(dataset, tmp_path_factory.mktemp("runs") / "hopper", config=small)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_run_phase", lambda *arguments: arguments[5])
+        return training.fit_model(dataset, tmp_path_factory.mktemp("runs") / "hopper", config=small)
 
 
 @pytest.mark.parametrize("environment", ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"])

@@ -25,6 +25,7 @@ from gelato.data.generate import Episode
 from gelato.data.minari_episodes import collect, recorded
 from gelato.data.spaces import to_gymnasium
 from gelato.data.transitions import Dataset, Transitions
+from gelato.envs import quiet_mujoco
 from gelato.errors import InputError
 from gelato.progress import Advance, progress, working
 
@@ -61,7 +62,7 @@ def write(dataset_id: str, episodes: Iterable[Episode], steps: int, **descriptio
     """
     target = store_root() / dataset_id
     with _partial_store() as partial:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), quiet_mujoco():
             # Minari warns of each piece of metadata that is left out (author's address, permanent link, …).
             warnings.simplefilter("ignore", UserWarning)
             dataset = minari.create_dataset_from_buffers(dataset_id, [], jpeg_encoding=False, **description)

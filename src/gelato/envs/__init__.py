@@ -19,12 +19,12 @@ def make_environment(environment_id: str, **options: Any) -> gymnasium.Env[Any, 
     """`gymnasium.make` without the checks of every step, and without MuJoCo's remarks on Gymnasium's own models."""
     if not str(gymnasium.spec(environment_id).entry_point).startswith("gymnasium.envs.mujoco"):
         return gymnasium.make(environment_id, disable_env_checker=True, **options)
-    with _quiet_mujoco():
+    with quiet_mujoco():
         return gymnasium.make(environment_id, disable_env_checker=True, **options)
 
 
 @contextmanager
-def _quiet_mujoco() -> Iterator[None]:
+def quiet_mujoco() -> Iterator[None]:
     """MuJoCo prints each warning and also appends it to a file in the working directory; here it does neither."""
     import mujoco
 
