@@ -21,9 +21,12 @@ from gelato.model import training
 from gelato.model.config import preset
 from gelato.model.training import FittedModel
 from gelato.uncertainty.instrument import measure
+from gelato.uncertainty.penalty import Ensemble
 from gelato.uncertainty.scores import auroc, excess_risk, risk_coverage, spearman
 from gelato.uncertainty.shifts import data_shifts, imagined_shifts
 from gelato.uncertainty.trust import Trust
+
+SIZES = {"Hopper-v5": 11, "Walker2d-v5": 17, "HalfCheetah-v5": 17}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def hopper(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Fitt
 
 @pytest.mark.parametrize("environment", ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"])
 def test_the_simulator_put_into_a_recorded_state_goes_where_the_recording_went(environment: str) -> None:
-    simulator = simulator_for(environment)
+    simulator = simulator_for(environment, SIZES[environment])
     assert simulator is not None
     episode = run_episodes(Recipe("test", environment, ("random",), 0, ""), 0, 0, range(1))[0]
     found = np.array([simulator.successor(s, a) for s, a in zip(episode.observations, episode.actions, strict=False)])
@@ -55,7 +58,7 @@ def test_the_simulator_put_into_a_recorded_state_goes_where_the_recording_went(e
 
 
 def test_the_simulator_does_not_remember() -> None:
-    simulator = simulator_for("Hopper-v5")
+    simulator = simulator_for("Hopper-v5", 11)
     assert simulator is not None
     state, action = np.array([1.25, *np.zeros(10)]), np.array([0.5, -0.5, 0.1])
     first = simulator.successor(state, action)
@@ -65,7 +68,7 @@ def test_the_simulator_does_not_remember() -> None:
 
 
 def test_four_rooms_answers_with_the_mean_over_move_lengths() -> None:
-    simulator = simulator_for(FOUR_ROOMS)
+    simulator = simulator_for(FOUR_ROOMS, 2)
     assert simulator is not None
     cells = position(free_cells())
     assert np.isfinite([simulator.successor(cell, np.array(0)) for cell in cells]).all()
@@ -76,8 +79,25 @@ def test_four_rooms_answers_with_the_mean_over_move_lengths() -> None:
 
 
 def test_an_environment_that_cannot_be_set_has_no_simulator() -> None:
-    assert simulator_for("CartPole-v1") is None
-    assert simulator_for(None) is None
+    assert simulator_for("CartPole-v1", 4) is None
+    assert simulator_for(None, 4) is None
+
+
+def test_data_of_another_version_gets_this_simulator_and_states_of_another_size_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert simulator_for("hopper_medium-v2", 11) is not None
+    assert "the simulator here is Hopper-v5" in " ".join(capsys.readouterr().err.split())
+    assert simulator_for("Hopper-v5", 12) is None
+    assert "cannot be used" in capsys.readouterr().err
+
+
+def test_a_state_that_blows_the_simulator_up_has_no_successor() -> None:
+    simulator = simulator_for("HalfCheetah-v5", 17)
+    assert simulator is not None
+    wild = np.concatenate([np.zeros(8), np.full(9, 1e4)])
+    assert np.isnan(simulator.successor(wild, np.zeros(6))).all()
+    assert np.isfinite(simulator.successor(np.zeros(17), np.zeros(6))).all()
 
 
 def test_scores_agree_with_scipy_and_scikit_learn() -> None:
@@ -125,8 +145,11 @@ def test_the_instrument_judges_every_penalty_on_every_shift_and_the_command_prin
 
 
 def test_without_a_simulator_the_truth_is_held_out_transitions_and_said_to_be(hopper: FittedModel) -> None:
-    (report,) = measure(hopper, penalties=("ensemble",), rows=50, simulate=False)
-    (record,) = report.records()
+    own = {"mine": lambda model, *_: Ensemble(model)}
+    (report,) = measure(hopper, penalties=("ensemble",), own=own, rows=50, simulate=False)
+    record, mine = report.records()
+    assert (mine["penalty"], mine["spearman"]) == ("mine", record["spearman"])
+    assert 0.9 < record["trusted"] <= 1
     assert (record["shift"], record["truth"]) == ("held-out", "held-out transitions")
 
 

@@ -51,7 +51,7 @@ def uncertainty(
     if results is not None:
         from gelato.report.results import merge_records
 
-        merge_records(results, records, keys=("dataset", "model_seed", "penalty", "shift"))
+        merge_records(results, records, keys=("dataset", "model_seed", "penalty", "shift", "truth", "points"))
     if plot is not None:
         from gelato.report.uncertainty_figure import draw_uncertainty
 
@@ -63,10 +63,7 @@ def uncertainty(
 
 
 def _constants(report: Any) -> dict[str, Any]:
-    scales = {
-        name: {"level": float(penalty.level), "scale": float(penalty.scale)}
-        for name, penalty in report.calibrated.items()
-    }
+    scales = {name: {"level": float(scale.level), "unit": float(scale.unit)} for name, scale in report.scales.items()}
     return {"model_seed": report.model_seed, "truth": report.truth, "penalties": scales}
 
 

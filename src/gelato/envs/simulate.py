@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Num
 
-from gelato.envs import FOUR_ROOMS, make_environment
+from gelato.envs import FOUR_ROOMS, make_environment, quiet_mujoco
 from gelato.envs.four_rooms import LONGEST_MOVE, SIZE, is_free, move, position
-from gelato.errors import InputError
+from gelato.envs.scores import task_of
+from gelato.progress import note
 
 # Gymnasium clips the velocities of these two in the observation, so a state at the bound is not the whole truth.
 _VELOCITY_BOUND = 10.0
+_TASKS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
 
 
 class AbstractSimulator(ABC):
@@ -31,8 +33,13 @@ class MujocoSimulator(AbstractSimulator):
         simulated: Any = make_environment(environment).unwrapped
         simulated.reset(seed=0)
         self._environment = simulated
-        self._positions = self._environment.model.nq - 1
+        self._positions = simulated.model.nq - 1
         self._clips = "Cheetah" not in environment
+
+    @property
+    def state_size(self) -> int:
+        """Numbers in an observation."""
+        return self._positions + int(self._environment.model.nv)
 
     def successor(
         self, state: Float[np.ndarray, " state"], action: Num[np.ndarray, " *action"]
@@ -40,13 +47,25 @@ class MujocoSimulator(AbstractSimulator):
         """The next observation."""
         import mujoco
 
+        unknown = np.full(len(state), np.nan)
         positions, velocities = np.split(np.asarray(state, np.float64), [self._positions])
         if not np.isfinite(state).all() or (self._clips and np.abs(velocities).max() >= _VELOCITY_BOUND):
-            return np.full(len(state), np.nan)
+            return unknown
+        model, data = self._environment.model, self._environment.data
         # Nothing of the step before may stay: the contact solver starts from its last solution.
-        mujoco.mj_resetData(self._environment.model, self._environment.data)
-        self._environment.set_state(np.concatenate([[0.0], positions]), velocities)
-        return self._environment.step(np.asarray(action))[0]
+        mujoco.mj_resetData(model, data)
+        with quiet_mujoco():
+            self._environment.set_state(np.concatenate([[0.0], positions]), velocities)
+            found = self._environment.step(np.asarray(action))[0]
+        # From an impossible state MuJoCo warns, resets itself, and answers from rest.
+        return unknown if any(data.warning[kind].number for kind in _blown_up()) else found
+
+
+def _blown_up() -> tuple[int, ...]:
+    import mujoco
+
+    kinds = mujoco.mjtWarning
+    return (int(kinds.mjWARN_BADQPOS), int(kinds.mjWARN_BADQVEL), int(kinds.mjWARN_BADQACC))
 
 
 class FourRoomsSimulator(AbstractSimulator):
@@ -66,13 +85,23 @@ class FourRoomsSimulator(AbstractSimulator):
         return position(np.array(reached)).mean(axis=0)
 
 
-def simulator_for(environment: str | None) -> AbstractSimulator | None:
-    """The simulator of an environment, or None where it cannot be put into a state (or is not known)."""
+def simulator_for(environment: str | None, state_size: int) -> AbstractSimulator | None:
+    """The simulator of an environment, or None, with a note, where none can be put into states of that size."""
     if environment == FOUR_ROOMS:
         return FourRoomsSimulator()
-    if environment is None or not environment.startswith(("Hopper-", "Walker2d-", "HalfCheetah-")):
+    task = task_of(environment)
+    if task is None:
+        note(f"{environment or 'the data'}: no simulator that can be put into a state")
         return None
+    ours = _TASKS[task]
+    if environment != ours:
+        note(f"the data is of {environment}, the simulator here is {ours}; going on with it")
     try:
-        return MujocoSimulator(environment)
+        simulator = MujocoSimulator(ours)
     except Exception as error:
-        raise InputError(f"{environment}: the simulator does not start ({error}); pip install 'gelato-rl'") from error
+        note(f"{ours}: the simulator does not start ({error})")
+        return None
+    if simulator.state_size != state_size:
+        note(f"{ours}: has states of {simulator.state_size} numbers, the data of {state_size}; it cannot be used")
+        return None
+    return simulator

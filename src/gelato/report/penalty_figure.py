@@ -63,12 +63,12 @@ def plan_embeddings(fitted: FittedModel, model: LatentModel) -> Float[Array, "si
 
 
 def _map(axes: Axes, values: Float[np.ndarray, "side side"], title: str) -> None:
-    low, high = -0.5 - RING, SIZE - 0.5 + RING
+    low, high = -RING - 0.5 / _DENSITY, SIZE - 1 + RING + 0.5 / _DENSITY
     # The brightest hundredth, far out in the ring, must not take the colours of the rooms.
     image = axes.imshow(values, extent=(low, high, high, low), vmin=0, vmax=float(np.quantile(values, 0.99)) or 1.0)
     cells = np.pad(FREE, 1).astype(float)
     places = np.arange(-1, SIZE + 1)
-    # Cells four times finer, so that the outline keeps its corners.
+    # Cells eight times finer, so that the outline keeps its corners.
     fine = np.repeat(np.repeat(cells, 8, axis=0), 8, axis=1)
     where = np.linspace(places[0] - 0.5 + 1 / 16, places[-1] + 0.5 - 1 / 16, len(fine))
     axes.contour(where, where, fine, levels=[0.5], colors=[INK], linewidths=0.6)

@@ -22,6 +22,7 @@ _LOOKS = {
     "ambient": (GREY, "--"),
     "none": (GREY, ":"),
 }
+_OTHER = (ORANGE, ":")
 _BINS = 8
 
 
@@ -46,7 +47,7 @@ def _risk(axes: Axes, judged: Judged) -> None:
     coverage = np.arange(1, len(judged.errors) + 1) / len(judged.errors)
     shown = coverage >= 0.05
     for name, values in judged.penalties.items():
-        colour, dash = _LOOKS[name]
+        colour, dash = _LOOKS.get(name, _OTHER)
         axes.plot(coverage[shown], risk_coverage(values, judged.errors)[shown], dash, color=colour, label=name, lw=1.2)
     axes.plot(coverage[shown], risk_coverage(judged.errors, judged.errors)[shown], color=INK, lw=0.6, label="oracle")
     axes.set(xlabel="share kept", xlim=(0, 1), yscale="log")
@@ -55,9 +56,9 @@ def _risk(axes: Axes, judged: Judged) -> None:
 def _reliability(axes: Axes, judged: Judged, report: Report) -> None:
     """Mean error in bins of equal count of the calibrated penalty."""
     for name, values in judged.penalties.items():
-        colour, dash = _LOOKS[name]
-        calibrated = np.asarray(report.calibrated[name].adjust(jnp.asarray(values)))
-        order = np.array_split(np.argsort(calibrated), _BINS)
+        colour, dash = _LOOKS.get(name, _OTHER)
+        calibrated = np.asarray(report.scales[name](jnp.asarray(values)))
+        order = np.array_split(np.argsort(values), _BINS)
         means = [(calibrated[rows].mean(), judged.errors[rows].mean()) for rows in order if len(rows)]
         axes.plot(*np.array(means).T, dash, color=colour, marker=".", ms=4, lw=1)
     axes.set(xlabel="calibrated penalty", yscale="log")

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from gelato.errors import InputError
 from gelato.geometry import AbstractMetric, Composite, EnsemblePullback, prepare
 from gelato.model.latent import LatentModel
+from gelato.progress import note
 from gelato.uncertainty.embedded import EmbeddedData
 from gelato.uncertainty.penalty import (
     AbstractPenalty,
@@ -27,10 +28,17 @@ from gelato.uncertainty.penalty import (
 
 PenaltyName = Literal["transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient", "none"]
 MetricName = Literal["composite", "decoder"]
+Maker = Callable[[LatentModel, EmbeddedData, EmbeddedData], AbstractPenalty]
 PENALTIES: tuple[PenaltyName, ...] = get_args(PenaltyName)
 NEIGHBOURS = 20
 _GROWTH_QUANTILE = 0.9
+_LEAST_SHARE = 0.1
 _HELD_OUT = 1024
+
+
+def maker(name: str) -> Maker:
+    """The penalty of that name as a function of model, embedded data and embedded held-out data."""
+    return lambda model, data, held_out: build_penalty(name, model, data, held_out)
 
 
 def build_penalty(
@@ -44,16 +52,19 @@ def build_penalty(
     metric: MetricName = "composite",
 ) -> AbstractPenalty:
     """The penalty of that name over embedded training data; `held_out` sets what has to be estimated."""
-    if not 1 <= k <= len(data) - 1:
-        raise InputError(f"{k} neighbours were asked for, but only {len(data) - 1} points can be one: use fewer")
+    shortlist = shortlist or k
+    if not 1 <= k <= shortlist <= len(data) - 1:
+        raise InputError(
+            f"{k} neighbours out of {shortlist} were asked for, but only {len(data) - 1} points can be one"
+        )
 
     def geodesic() -> Geodesic:
-        return Geodesic(prepare(data.embeddings), model_metric(model, metric), k=k, shortlist=shortlist or k)
+        return Geodesic(data.index, model_metric(model, metric), k=k, shortlist=shortlist)
 
     makers: dict[str, Callable[[], AbstractPenalty]] = {
         "transport": lambda: transport(geodesic(), model, data, held_out),
         "geodesic": geodesic,
-        "euclidean": lambda: Euclidean(prepare(data.embeddings), k=k),
+        "euclidean": lambda: Euclidean(data.index, k=k),
         "ensemble": lambda: Ensemble(model),
         "aleatoric": lambda: Aleatoric(model),
         "forward": lambda: Forward(model),
@@ -108,12 +119,19 @@ def transport(geodesic: Geodesic, model: LatentModel, data: EmbeddedData, held_o
 
 
 def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
-    """`β`: the 90% quantile of `|ε(e) − mean εₖ| / (σ_F(e) d̄(e))` over held-out transitions, whose error is known."""
+    """`β`: the 90% quantile of `|ε(e) − mean εₖ| / (σ_F(e) d̄(e))` over held-out transitions, whose error is known.
+
+    The denominator is kept above a tenth of its median: between near duplicates the residuals differ by noise, and
+    that says nothing of a rate.
+    """
     rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT)).astype(int)
     near, far = _terms(penalty, held_out.embeddings[rows])
-    rates = jnp.abs(held_out.residuals[rows] - near) / jnp.maximum(far, 1e-12)
-    # Exact duplicates of data points have no way to go and say nothing of the rate.
-    return jnp.quantile(rates[far > 0], _GROWTH_QUANTILE) if bool((far > 0).any()) else jnp.zeros(())
+    typical = jnp.median(far)
+    if not typical > 0:
+        note("held-out transitions repeat the data, so that no rate of growth can be had; distance is left out")
+        return jnp.zeros(())
+    rates = jnp.abs(held_out.residuals[rows] - near) / jnp.maximum(far, _LEAST_SHARE * typical)
+    return jnp.quantile(rates, _GROWTH_QUANTILE)
 
 
 @eqx.filter_jit

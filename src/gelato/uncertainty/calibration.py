@@ -7,32 +7,40 @@ pairs near 1. `paper` divides by the largest value, as the paper does.
 
 from typing import Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from gelato.errors import InputError
 from gelato.model.latent import LatentModel, Scaling
+from gelato.progress import note
 from gelato.uncertainty.embedded import EmbeddedData, foreign_pairs
-from gelato.uncertainty.penalty import AbstractPenalty, Embedded, Scalar, penalise
+from gelato.uncertainty.penalty import AbstractPenalty, Embedded, Nothing, Scalar, penalise
 
 Calibration = Literal["default", "paper"]
-SAMPLE = 512
+SAMPLE = 256
+
+
+class Scale(eqx.Module):
+    """`U ↦ max(0, (U − level)/unit)`."""
+
+    level: Scalar
+    unit: Scalar
+
+    def __call__(self, raw: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        return jnp.maximum(raw - self.level, 0) / self.unit
 
 
 class Calibrated(AbstractPenalty):
-    """`max(0, (U(e) − level)/scale)`."""
+    """A penalty on the common scale."""
 
     penalty: AbstractPenalty
-    level: Scalar
-    scale: Scalar
+    scale: Scale
 
     def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
-        return self.adjust(self.penalty(e, leave_out))
-
-    def adjust(self, raw: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """The calibrated value of an uncalibrated one."""
-        return jnp.maximum(raw - self.level, 0) / self.scale
+        return self.scale(self.penalty(e, leave_out))
 
     @property
     def points(self) -> int:
@@ -53,10 +61,12 @@ def calibrate(
     inside = penalise(penalty, data.embeddings[rows], jnp.asarray(rows))
     foreign = foreign_pairs(model, scaling, data, len(rows), key=jax.random.key(0))
     outside = penalise(penalty, foreign, jnp.full(len(rows), -1))
-    if how == "paper":
-        level, scale = jnp.zeros(()), jnp.maximum(inside.max(), outside.max())
-    else:
-        level = jnp.median(inside)
-        scale = jnp.median(outside) - level
-    # A penalty that is the same everywhere (`Nothing`) or lower far from the data has no scale to give.
-    return Calibrated(penalty, level, jnp.where(scale > 0, scale, 1.0))
+    if not bool(jnp.isfinite(inside).all() & jnp.isfinite(outside).all()):
+        raise InputError(f"{type(penalty).__name__} is not finite on the data or beyond it; it cannot be calibrated")
+    level = jnp.zeros(()) if how == "paper" else jnp.median(inside)
+    unit = jnp.maximum(inside.max(), outside.max()) if how == "paper" else jnp.median(outside) - level
+    if not unit > 0:
+        if not isinstance(penalty, Nothing):
+            note(f"{type(penalty).__name__} is no larger beyond the data than on it; its unit is left at 1")
+        unit = jnp.ones(())
+    return Calibrated(penalty, Scale(level, unit))

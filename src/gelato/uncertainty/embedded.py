@@ -8,6 +8,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import Transitions
+from gelato.errors import InputError
+from gelato.geometry import Index, prepare
 from gelato.model.fit import normalised_batch
 from gelato.model.latent import LatentModel, Scaling, predict
 
@@ -17,23 +19,29 @@ _CHUNK = 4096
 class EmbeddedData(eqx.Module):
     """Transitions in the embedding space; `residuals` are the model's one-step errors, in normalised states."""
 
-    embeddings: Float[Array, "n embedding"]
+    index: Index
     residuals: Float[Array, " n"]
     rows: Float[Array, "n columns"]
 
     def __len__(self) -> int:
         return len(self.residuals)
 
+    @property
+    def embeddings(self) -> Float[Array, "n embedding"]:
+        """Where the transitions lie."""
+        return self.index.data
+
 
 def embed(model: LatentModel, scaling: Scaling, transitions: Transitions, points: int | None = None) -> EmbeddedData:
     """Embed transitions, chunk by chunk; of more than `points` so many, spread evenly."""
+    if points is not None and points < 1:
+        raise InputError(f"points is {points}; neighbours have to be sought among at least one")
     if points is not None and points < len(transitions):
         transitions = transitions[np.linspace(0, len(transitions) - 1, points).astype(int)]
     batch = normalised_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
     embeddings, residuals = _embed(model, batch.states, batch.actions, batch.next_states)
-    return EmbeddedData(
-        embeddings, residuals, jnp.concatenate([batch.states, batch.actions, batch.next_states], axis=1)
-    )
+    rows = jnp.concatenate([batch.states, batch.actions, batch.next_states], axis=1)
+    return EmbeddedData(prepare(embeddings), residuals, rows)
 
 
 @eqx.filter_jit

@@ -6,7 +6,7 @@ auroc, risk_coverage, microseconds` and bootstrap intervals.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +17,21 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gelato.data.transitions import Transitions
-from gelato.envs.simulate import AbstractSimulator, simulator_for
+from gelato.envs.simulate import AbstractSimulator, MujocoSimulator, simulator_for
+from gelato.errors import InputError
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel
 from gelato.progress import note, progress
-from gelato.uncertainty.build import PENALTIES, PenaltyName, build_penalty
-from gelato.uncertainty.calibration import SAMPLE, Calibrated, Calibration, calibrate
+from gelato.uncertainty.build import PENALTIES, Maker, PenaltyName, maker
+from gelato.uncertainty.calibration import SAMPLE, Calibration, Scale, calibrate
 from gelato.uncertainty.embedded import embed, rms
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
-from gelato.uncertainty.scores import scores
+from gelato.uncertainty.scores import misplaced_trust, scores
 from gelato.uncertainty.shifts import Shift, data_shifts, imagined_shifts
 
 ROWS = 500
+# The share of the data that counts as ordinary: above it an error is large and a penalty an alarm.
+_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,6 @@ class Judged:
     """One shift with the true error at every row, and every penalty's value there, not calibrated."""
 
     shift: str
-    levels: Float[np.ndarray, " n"]
     errors: Float[np.ndarray, " n"]
     penalties: dict[str, Float[np.ndarray, " n"]]
     microseconds: dict[str, float]
@@ -50,13 +52,13 @@ class Report:
     model_seed: int
     truth: str
     points: int
-    calibrated: dict[str, Calibrated]
+    scales: dict[str, Scale]
     judged: list[Judged]
 
     def records(self) -> list[dict[str, Any]]:
         """Flat records, one for each penalty and shift."""
         inside = next(judged for judged in self.judged if judged.shift == "held-out")
-        threshold = float(np.quantile(inside.errors, 0.95))
+        threshold = float(np.quantile(inside.errors, _LEVEL))
         return [
             {
                 "dataset": self.dataset,
@@ -67,8 +69,9 @@ class Report:
                 "rows": len(judged.errors),
                 "points": self.points,
                 "mean_error": float(judged.errors.mean()),
-                "mean_penalty": float(self.calibrated[name].adjust(jnp.asarray(values)).mean()),
+                "mean_penalty": float(self.scales[name](jnp.asarray(values)).mean()),
                 **scores(values, judged.errors, threshold),
+                **misplaced_trust(values, judged.errors, float(np.quantile(inside.penalties[name], _LEVEL)), threshold),
                 "microseconds": round(judged.microseconds[name], 2),
             }
             for judged in self.judged
@@ -80,27 +83,30 @@ def measure(
     fitted: FittedModel,
     *,
     penalties: Sequence[PenaltyName] = PENALTIES,
+    own: Mapping[str, Maker] | None = None,
     rows: int = ROWS,
     simulate: bool = True,
     calibration: Calibration = "default",
     points: int | None = None,
 ) -> list[Report]:
-    """Judge penalties on every seed of a fitted model, with neighbours among at most `points` transitions."""
+    """Judge penalties on every seed of a fitted model, with neighbours among at most `points` transitions.
+
+    `own` are penalties of the caller's, each a function of model, embedded data and embedded held-out data.
+    """
+    makers = {name: maker(name) for name in penalties} | dict(own or {})
     train, held_out = fitted.parts
-    simulator = simulator_for(fitted.dataset.environment) if simulate else None
-    if simulate and simulator is None:
-        note(
-            f"{fitted.dataset.environment or fitted.dataset.reference}: no simulator that can be put into a state; "
-            "errors are taken on held-out transitions alone"
-        )
+    state_size = held_out.states.shape[1]
+    simulator = simulator_for(fitted.dataset.environment, state_size) if simulate else None
+    if simulator is None:
+        note("errors are taken on held-out transitions alone")
     _say_versions(fitted, simulator)
     shifts = data_shifts(held_out, fitted.dataset.environment, rows) if simulator else []
-    total = len(fitted.seeds) * len(penalties)
+    total = len(fitted.seeds) * len(makers)
     with progress("judging penalties", total) as advance:
         reports = []
         for index in range(len(fitted.seeds)):
             judge = _Judge(fitted, index, train, held_out, simulator, points)
-            reports.append(judge.report(shifts, penalties, rows, calibration, advance))
+            reports.append(judge.report(shifts, makers, rows, calibration, advance))
     return reports
 
 
@@ -108,7 +114,7 @@ def _say_versions(fitted: FittedModel, simulator: AbstractSimulator | None) -> N
     from importlib.metadata import version
 
     recorded = fitted.run.description["versions"].get("mujoco")
-    if simulator is not None and recorded not in (None, version("mujoco")):
+    if isinstance(simulator, MujocoSimulator) and recorded not in (None, version("mujoco")):
         note(f"the model was fitted beside MuJoCo {recorded}, the simulator here is {version('mujoco')}; going on")
 
 
@@ -132,32 +138,34 @@ class _Judge:
     def report(
         self,
         shifts: list[Shift],
-        names: Sequence[PenaltyName],
+        makers: Mapping[str, Maker],
         rows: int,
         calibration: Calibration,
         advance: Any,
     ) -> Report:
-        """Judge the named penalties on all shifts."""
+        """Judge penalties on all shifts."""
         questions = list(self._questions(shifts, rows))
-        judged = [Judged(shift, levels, errors, {}, {}) for shift, levels, _, errors in questions]
-        calibrated: dict[str, Calibrated] = {}
-        for name in names:
-            penalty = build_penalty(name, self.model, self.data, self.known)
-            calibrated[name] = calibrate(penalty, self.model, self.scaling, self.data, how=calibration)
-            for answer, (_, _, embeddings, _) in zip(judged, questions, strict=True):
+        judged = [Judged(shift, errors, {}, {}) for shift, _, errors in questions]
+        if judged[0].shift != "held-out":
+            raise InputError(f"{self.fitted.dataset.reference}: the simulator knows none of the data's states")
+        scales: dict[str, Scale] = {}
+        for name in makers:
+            penalty = makers[name](self.model, self.data, self.known)
+            scales[name] = calibrate(penalty, self.model, self.scaling, self.data, how=calibration).scale
+            for answer, (_, embeddings, _) in zip(judged, questions, strict=True):
                 values, microseconds = _timed(penalty, embeddings)
                 answer.penalties[name] = values
                 answer.microseconds[name] = microseconds
             advance(1, status=f"seed {self.seed}: {name}")
         truth = "simulator" if self.simulator else "held-out transitions"
-        return Report(self.fitted.dataset.reference, self.seed, truth, len(self.data), calibrated, judged)
+        return Report(self.fitted.dataset.reference, self.seed, truth, len(self.data), scales, judged)
 
-    def _questions(self, shifts: list[Shift], rows: int) -> Iterator[tuple[str, np.ndarray, Array, np.ndarray]]:
-        """For each shift its name, levels, embeddings and true errors."""
+    def _questions(self, shifts: list[Shift], rows: int) -> Iterator[tuple[str, Array, np.ndarray]]:
+        """For each shift its name, embeddings and true errors."""
         if self.simulator is None:
             chosen = np.sort(np.random.default_rng(0).permutation(len(self.known))[:rows])
             errors = np.asarray(self.known.residuals[chosen])
-            yield "held-out", np.zeros(len(chosen)), self.known.embeddings[chosen], errors
+            yield "held-out", self.known.embeddings[chosen], errors
             return
         for shift in [*shifts, *imagined_shifts(self.fitted, self.model, self.held_out, rows)]:
             truth = np.array(
@@ -165,11 +173,11 @@ class _Judge:
             )
             known = np.isfinite(truth).all(axis=1)
             if known.sum() < 2:
-                note(f"{shift.name}: the simulator knows none of these states; left out")
+                note(f"{shift.name}: the simulator knows hardly any of these states; left out")
                 continue
             embeddings, predicted = _predict(self.model, self.scaling, shift)
             wrong = rms(predicted - self.scaling.states(truth))
-            yield shift.name, shift.levels[known], embeddings[known], np.asarray(wrong)[known]
+            yield shift.name, embeddings[known], np.asarray(wrong)[known]
 
 
 def _predict(model: LatentModel, scaling: Scaling, shift: Shift) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ Every one is a value with the same signature, so that swapping it is all that te
 | `Euclidean` | the same by plain distance in the embedding space (GELATO-ℓ2) |
 | `Ensemble` | disagreement of the decoders' means |
 | `Aleatoric` | largest decoder σ (MOPO's choice) |
-| `Forward` | the forward model's σ, which nobody penalises by and the measurements brought up |
+| `Forward` | the forward model's own σ |
 | `Ambient` | distance to the `K` nearest `(s, a, s′)` in normalised state space (SUMO's choice) |
 | `Nothing` | 0 |
 """
@@ -41,7 +41,7 @@ class AbstractPenalty(eqx.Module):
 
     @property
     def points(self) -> int:
-        """How many data points a call looks at, for bounding the memory of many."""
+        """How many data points a call measures the distance to, which bounds how many calls are made at once."""
         return 1
 
 
@@ -98,7 +98,7 @@ class Geodesic(AbstractPenalty):
 class Transport(AbstractPenalty):
     """`U(e) = (1/K) Σₖ (εₖ + β σ_F(e) d_G(e, eₖ))`: the error nearby, and what may be added on the way here.
 
-    `εₖ = ‖s′ₖ − ŝ′ₖ‖` is known, since a neighbour is a transition we have. If the error changes along the manifold by
+    `εₖ = ‖s′ₖ − ŝ′ₖ‖/√d_S` is known, since a neighbour is a transition we have. If the error changes along the way by
     at most `β σ_F` for each unit of length, faster where the forward model itself is unsure, then every summand bounds
     the error at `e` (the triangle inequality along the geodesic), and so does their mean. `β` is the 90% quantile of
     that rate on held-out transitions (`growth_rate`).
@@ -182,5 +182,7 @@ def penalise(
 
 def chunked(function: Callable[..., Any], points: int, *arrays: Array) -> Any:
     """`vmap` in chunks, so that no more than a fixed number of distances is held at once."""
-    chunk = max(1, min(len(arrays[0]), _BUDGET // points, 4096))
+    # Geodesics to twenty neighbours each hold far more than the distances.
+    most = 256 if jax.default_backend() == "cpu" else 1024
+    chunk = max(1, min(len(arrays[0]), _BUDGET // points, most))
     return jax.lax.map(lambda row: function(*row), arrays, batch_size=chunk)

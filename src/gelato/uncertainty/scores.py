@@ -9,7 +9,7 @@ _RESAMPLES = 200
 
 
 def scores(penalties: Values, errors: Values, threshold: float) -> dict[str, float | None]:
-    """Every score with 95% bootstrap intervals; None where it is not defined (all errors on one side, a constant)."""
+    """Ranks and alarms with 95% bootstrap intervals; None where a score is not defined (one kind only, a constant)."""
     alarm = errors > threshold
     rng = np.random.default_rng(0)
     samples = rng.integers(0, len(errors), (_RESAMPLES, len(errors)))
@@ -22,6 +22,13 @@ def scores(penalties: Values, errors: Values, threshold: float) -> dict[str, flo
         **_interval("auroc", area),
         "risk_coverage": _rounded(excess_risk(penalties, errors)),
     }
+
+
+def misplaced_trust(penalties: Values, errors: Values, limit: float, threshold: float) -> dict[str, float | None]:
+    """The share of rows a penalty trusts (no higher than `limit`), and how many of these err above the threshold."""
+    trusted = penalties <= limit
+    missed = float((errors[trusted] > threshold).mean()) if trusted.any() else float("nan")
+    return {"trusted": round(float(trusted.mean()), 4), "missed": _rounded(missed)}
 
 
 def spearman(a: Values, b: Values) -> float:

@@ -30,6 +30,7 @@ DEPTH = 20
 NOISE = (0.05, 0.1, 0.2, 0.4, 0.8)
 # Apart from the seeds that datasets are usually made with.
 _SEED = 1_000
+_EPISODES = 10
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ def _uniform_actions(data: Transitions, count: int, rng: np.random.Generator) ->
 def _other_policies(environment: str | None) -> dict[str, Recipe]:
     """Recipes of a random and an expert policy for the environments that have a shipped one."""
     task = task_of(environment)
-    if task is None or environment != RECIPES[f"{task}-random"].environment:
+    if task is None:
         return {}
+    environment = RECIPES[f"{task}-random"].environment
     return {
         "random": Recipe(f"{task}-random", environment, ("random",), 0, ""),
         "expert": Recipe(f"{task}-expert", environment, (f"{task}-expert",), 0, ""),
@@ -98,7 +100,7 @@ def _other_policies(environment: str | None) -> dict[str, Recipe]:
 def _of_policy(name: str, recipe: Recipe, rows: int, rng: np.random.Generator) -> Shift:
     episodes: list[Episode] = []
     # More steps than rows, so that what is kept is spread over episodes.
-    while sum(map(len, episodes)) < 4 * rows:
+    while len(episodes) < _EPISODES or sum(map(len, episodes)) < 4 * rows:
         episodes += run_episodes(recipe, 0, _SEED, range(len(episodes), len(episodes) + 1))
     states = np.concatenate([episode.observations[:-1] for episode in episodes])
     actions = np.concatenate([episode.actions for episode in episodes])

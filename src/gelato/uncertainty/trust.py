@@ -46,11 +46,15 @@ class Trust:
 
     def __call__(self, states: Float[np.ndarray, "n state"], actions: Num[np.ndarray, "n *action"]) -> Verdict:
         """Judge state-action pairs."""
-        states, actions = np.asarray(states, np.float32), np.asarray(actions)
+        try:
+            states, actions = np.asarray(states, np.float32), np.asarray(actions, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"states and actions must be arrays of numbers ({error})") from error
         self._check(states, actions)
         scaling = self.fitted.scaling
         normalised = jnp.asarray(scaling.states(states))
-        embeddings = _embeddings(self.model, normalised, scaling.action_space.encode(actions))
+        whole = actions.astype(int) if isinstance(scaling.action_space, Discrete) else actions
+        embeddings = _embeddings(self.model, normalised, scaling.action_space.encode(whole))
         values = np.asarray(penalise(self.calibrated, embeddings))
         return Verdict(values, values <= self.limit)
 
@@ -66,6 +70,8 @@ class Trust:
                 raise InputError(f"{name} hold NaN or infinity in row {np.argwhere(~np.isfinite(array))[0][0]}")
         low, high = (0, space.n - 1) if isinstance(space, Discrete) else (np.array(space.low), np.array(space.high))
         outside = (actions < np.asarray(low)) | (actions > np.asarray(high))
+        if isinstance(space, Discrete):
+            outside |= actions != np.rint(actions)
         if outside.any():
             raise InputError(f"action in row {np.argwhere(outside)[0][0]} lies outside the actions [{low}, {high}]")
 
@@ -74,4 +80,5 @@ class Trust:
 def _embeddings(
     model: LatentModel, states: Float[Array, "n state"], actions: Float[Array, "n action"]
 ) -> Float[Array, "n embedding"]:
-    return jax.vmap(lambda s, a: model.embedding(model.encode(s).mean, a))(states, actions)
+    pairs = (states, actions)
+    return jax.lax.map(lambda pair: model.embedding(model.encode(pair[0]).mean, pair[1]), pairs, batch_size=1024)
