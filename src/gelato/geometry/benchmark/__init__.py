@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gelato.geometry.benchmark import stochman
-from gelato.geometry.benchmark.contestant import Contestant, Pairs
+from gelato.geometry.benchmark.contestant import Contestant, Pairs, fastest
 from gelato.geometry.benchmark.decoder import Decoder, latents, metric_of, train
 from gelato.geometry.benchmark.search import search_records
 from gelato.geometry.converged import Converged
@@ -112,18 +112,9 @@ def _timed(contestants: list[Contestant], advance: Advance) -> list[tuple[str, f
     best = [np.inf] * len(contestants)
     for _ in range(ROUNDS):
         for i, contestant in enumerate(contestants):
-            best[i] = min(best[i], *map(_fastest, contestant.ways))
+            best[i] = min(best[i], *(fastest(way, SHORTEST) for way in contestant.ways))
         advance(1)
     return [(c.name, c.pairs / seconds, found) for c, seconds, found in zip(contestants, best, lengths)]
-
-
-def _fastest(call: Callable[[], Any]) -> float:
-    best, begin = np.inf, perf_counter()
-    while perf_counter() - begin < SHORTEST:
-        start = perf_counter()
-        call()
-        best = min(best, perf_counter() - start)
-    return best
 
 
 def _pairs(points: Float[Array, "n dim"], count: int, near: bool) -> Pairs:
