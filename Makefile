@@ -16,7 +16,7 @@ demo: $(INSTALLED)
 	$(BIN)/gelato data info four-rooms --plot demo/four-rooms-data.png
 	$(BIN)/gelato model fit four-rooms --run demo/four-rooms-model
 	$(BIN)/gelato figure four-rooms --run demo/four-rooms-model --out demo/four-rooms.png
-	$(BIN)/gelato uncertainty demo/four-rooms-model
+	$(BIN)/gelato uncertainty demo/four-rooms-model --rows 128
 	$(BIN)/gelato figure penalties --run demo/four-rooms-model --out demo/penalties.png
 	@echo "figures: demo/four-rooms-data.png demo/four-rooms.png demo/penalties.png"
 

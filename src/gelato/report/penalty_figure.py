@@ -21,8 +21,8 @@ from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import penalise
 
 RING = 3
-# Points along the side of a cell: its middle, and the edges to its neighbours.
-_DENSITY = 2
+# Points along the side of a cell.
+_DENSITY = 1
 
 
 def draw_penalties(fitted: FittedModel, path: Path) -> None:
