@@ -14,7 +14,7 @@ from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.progress import progress
 from gelato.report.rooms import check_rooms
-from gelato.report.style import INK, save
+from gelato.report.style import save
 from gelato.uncertainty.build import PENALTIES, build_penalty
 from gelato.uncertainty.calibration import calibrate
 from gelato.uncertainty.embedded import embed
@@ -71,6 +71,6 @@ def _map(axes: Axes, values: Float[np.ndarray, "side side"], title: str) -> None
     # Cells eight times finer, so that the outline keeps its corners.
     fine = np.repeat(np.repeat(cells, 8, axis=0), 8, axis=1)
     where = np.linspace(places[0] - 0.5 + 1 / 16, places[-1] + 0.5 - 1 / 16, len(fine))
-    axes.contour(where, where, fine, levels=[0.5], colors=[INK], linewidths=0.6)
+    axes.contour(where, where, fine, levels=[0.5], colors=["white"], linewidths=0.7)
     axes.set(title=title, xticks=[], yticks=[])
     axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.9, extend="max", label="calibrated penalty")

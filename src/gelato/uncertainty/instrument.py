@@ -168,9 +168,8 @@ class _Judge:
             yield "held-out", self.known.embeddings[chosen], errors
             return
         for shift in [*shifts, *imagined_shifts(self.fitted, self.model, self.held_out, rows)]:
-            truth = np.array(
-                [self.simulator.successor(*pair) for pair in zip(shift.states, shift.actions, strict=True)]
-            )
+            pairs = zip(shift.states, shift.actions, strict=True)
+            truth = np.array([self.simulator.successor(state, np.asarray(action)) for state, action in pairs])
             known = np.isfinite(truth).all(axis=1)
             if known.sum() < 2:
                 note(f"{shift.name}: the simulator knows hardly any of these states; left out")
