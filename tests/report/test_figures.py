@@ -57,7 +57,7 @@ def test_a_figure_is_the_same_each_time(runs, tmp_path, name, run, more):
 
 
 def test_a_figure_can_be_a_pdf(runs, tmp_path):
-    figure("curve", runs / "space", tmp_path / "a.pdf")
+    figure("four-rooms", runs / "plane", tmp_path / "a.pdf")
     assert (tmp_path / "a.pdf").read_bytes()[:4] == b"%PDF"
 
 
