@@ -66,9 +66,13 @@ def _trajectories(axes: Axes, layout: np.ndarray, data: Transitions, rows: Int[n
 
 
 def choose_rows(data: Transitions, points: int) -> Int[np.ndarray, " points"]:
-    """Rows spread evenly over the first episodes: three of them, more where these hold too few."""
-    ends = np.array([episode.stop for episode in data.episode_slices])
-    if points > ends[-1]:
-        raise InputError(f"--points {points}: the data has only {ends[-1]} transitions")
-    total = int(ends[max(min(EPISODES, len(ends)) - 1, int(np.searchsorted(ends, points)))])
-    return np.linspace(0, total - 1, points).astype(int)
+    """The first steps of the first episodes, one after the other: a third of the points of each, or all it has."""
+    if points > len(data):
+        raise InputError(f"--points {points}: the data has only {len(data)} transitions")
+    share = -(-points // EPISODES)
+    while True:
+        chosen = [np.arange(episode.start, min(episode.stop, episode.start + share)) for episode in data.episode_slices]
+        kept = np.concatenate(chosen)[:points]
+        if len(kept) == points:
+            return kept
+        share *= 2
