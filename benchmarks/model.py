@@ -10,22 +10,15 @@ import time
 from dataclasses import fields, replace
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from gelato.data.reference import load
 from gelato.model.check import check_model
 from gelato.model.config import ModelConfig, preset
 from gelato.model.training import fit_model
-from gelato.report.results import merge_records
+from gelato.report.results import device, merge_records
 
 RESULTS = Path(__file__).parents[1] / "results"
-
-
-def device() -> str:
-    """What the figures were measured on."""
-    found = jax.devices()[0]
-    return "CPU" if found.platform == "cpu" else found.device_kind
 
 
 def overrides(settings: list[str]) -> dict[str, object]:

@@ -16,7 +16,7 @@ from gelato.model.config import PAPER
 from gelato.model.fit import MEANS, begin, new_models, prepare, run_block
 from gelato.model.latent import Scaling
 from gelato.model.training import split_for
-from gelato.report.results import merge_records
+from gelato.report.results import record_speed
 
 RESULTS = Path(__file__).parents[1] / "results" / "speed.json"
 
@@ -47,23 +47,20 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    found = jax.devices()[0]
-    device = "CPU" if found.platform == "cpu" else found.device_kind
     one = seconds_per_block(arguments.reference, 1, arguments.updates, arguments.blocks)
     for seeds in arguments.seeds:
         several = (
             one if seeds == 1 else seconds_per_block(arguments.reference, seeds, arguments.updates, arguments.blocks)
         )
-        record = {
-            "what": f"model fit, paper's size, {seeds} seed{'s' if seeds > 1 else ''} at once ({arguments.reference})",
-            "device": device,
-            "value": round(arguments.updates / several),
-            "unit": "updates/s of every seed",
-            "against": f"time of one seed, {arguments.updates / one:,.0f} updates/s",
-            "ratio": round(several / one, 2),
-        }
+        record = record_speed(
+            arguments.results,
+            f"model fit, paper's size, {seeds} seed{'s' if seeds > 1 else ''} at once ({arguments.reference})",
+            round(arguments.updates / several),
+            "updates/s of every seed",
+            f"time of one seed, {arguments.updates / one:,.0f} updates/s",
+            several / one,
+        )
         print(record, flush=True)
-        merge_records(arguments.results, [record], keys=("what", "device"))
 
 
 if __name__ == "__main__":

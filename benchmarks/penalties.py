@@ -15,7 +15,7 @@ import numpy as np
 
 from gelato.model.latent import LatentModel
 from gelato.model.training import load_model
-from gelato.report.results import merge_records
+from gelato.report.results import record_speed
 from gelato.uncertainty.build import PENALTIES, build_penalty
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
@@ -56,22 +56,19 @@ def main() -> None:
     data = embed(model, fitted.scaling, train, arguments.points)
     known = embed(model, fitted.scaling, held_out, STEPS)
     embeddings = jnp.resize(known.embeddings, (STEPS, known.embeddings.shape[1]))
-    found = jax.devices()[0]
-    device = "CPU" if found.platform == "cpu" else found.device_kind
     penalties = {name: build_penalty(name, model, data, known) for name in PENALTIES}
     ensemble = seconds(model, penalties["ensemble"], embeddings, arguments.rounds)
     for name, penalty in penalties.items():
         value = ensemble if name == "ensemble" else seconds(model, penalty, embeddings, arguments.rounds)
-        record = {
-            "what": f"penalise {STEPS:,} imagined steps by {name}, {len(data):,} data points",
-            "device": device,
-            "value": round(1000 * value, 2),
-            "unit": "ms",
-            "against": f"by ensemble, {1000 * ensemble:,.2f} ms",
-            "ratio": round(value / ensemble, 2),
-        }
+        record = record_speed(
+            arguments.results,
+            f"penalise {STEPS:,} imagined steps by {name}, {len(data):,} data points",
+            round(1000 * value, 2),
+            "ms",
+            f"by ensemble, {1000 * ensemble:,.2f} ms",
+            value / ensemble,
+        )
         print(record, flush=True)
-        merge_records(arguments.results, [record], keys=("what", "device"))
 
 
 if __name__ == "__main__":

@@ -23,3 +23,25 @@ def merge_records(path: Path, records: Sequence[Record], keys: Sequence[str]) ->
     partial = path.with_suffix(".partial")
     partial.write_text("[\n" + ",\n".join(json.dumps(record) for record in ordered) + "\n]\n")
     partial.replace(path)
+
+
+def device() -> str:
+    """What figures are measured on: `CPU`, or the accelerator's name."""
+    import jax
+
+    found = jax.devices()[0]
+    return "CPU" if found.platform == "cpu" else str(found.device_kind)
+
+
+def record_speed(path: Path, what: str, value: float, unit: str, against: str, ratio: float) -> Record:
+    """Merge one measurement of speed into a file of them, under what it measures and the device."""
+    record: Record = {
+        "what": what,
+        "device": device(),
+        "value": value,
+        "unit": unit,
+        "against": against,
+        "ratio": round(ratio, 2),
+    }
+    merge_records(path, [record], keys=("what", "device"))
+    return record

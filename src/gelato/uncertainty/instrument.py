@@ -26,12 +26,10 @@ from gelato.uncertainty.build import PENALTIES, Maker, PenaltyName, maker
 from gelato.uncertainty.calibration import SAMPLE, Calibration, Scale, calibrate
 from gelato.uncertainty.embedded import embed, rms
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
-from gelato.uncertainty.scores import misplaced_trust, scores
+from gelato.uncertainty.scores import ORDINARY, misplaced_trust, scores
 from gelato.uncertainty.shifts import Shift, data_shifts, imagined_shifts
 
 ROWS = 500
-# The share of the data that counts as ordinary: above it an error is large and a penalty an alarm.
-_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Report:
     def records(self) -> list[dict[str, Any]]:
         """Flat records, one for each penalty and shift."""
         inside = next(judged for judged in self.judged if judged.shift == "held-out")
-        threshold = float(np.quantile(inside.errors, _LEVEL))
+        threshold = float(np.quantile(inside.errors, ORDINARY))
         return [
             {
                 "dataset": self.dataset,
@@ -71,7 +69,9 @@ class Report:
                 "mean_error": float(judged.errors.mean()),
                 "mean_penalty": float(self.scales[name](jnp.asarray(values)).mean()),
                 **scores(values, judged.errors, threshold),
-                **misplaced_trust(values, judged.errors, float(np.quantile(inside.penalties[name], _LEVEL)), threshold),
+                **misplaced_trust(
+                    values, judged.errors, float(np.quantile(inside.penalties[name], ORDINARY)), threshold
+                ),
                 "microseconds": round(judged.microseconds[name], 2),
             }
             for judged in self.judged

@@ -5,6 +5,8 @@ from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 
 Values = Float[np.ndarray, " n"]
+# The share of the data that counts as ordinary: above it an error is large and a penalty an alarm.
+ORDINARY = 0.95
 _RESAMPLES = 200
 
 

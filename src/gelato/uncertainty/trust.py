@@ -17,9 +17,9 @@ from gelato.uncertainty.build import PenaltyName, build_penalty
 from gelato.uncertainty.calibration import Calibrated, calibrate
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import penalise
+from gelato.uncertainty.scores import ORDINARY
 
 _SAMPLE = 1024
-_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Trust:
         raw = build_penalty(penalty, self.model, train, held_out)
         self.calibrated: Calibrated = calibrate(raw, self.model, fitted.scaling, train)
         rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _SAMPLE)).astype(int)
-        self.limit = float(jnp.quantile(penalise(self.calibrated, held_out.embeddings[rows]), _LEVEL))
+        self.limit = float(jnp.quantile(penalise(self.calibrated, held_out.embeddings[rows]), ORDINARY))
 
     def __call__(self, states: Float[np.ndarray, "n state"], actions: Num[np.ndarray, "n *action"]) -> Verdict:
         """Judge state-action pairs."""
