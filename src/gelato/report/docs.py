@@ -7,8 +7,10 @@ A word after the name keeps the records whose first field begins with it: `<!-- 
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from string import Formatter
+from typing import Any
 
 from gelato.report.results import Record, read_records
 
@@ -32,102 +34,22 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _number(record: Record, field: str, form: str) -> str:
-    value = record.get(field)
-    return "–" if value is None else format(value, form)
+class _Dashes(Formatter):
+    """Fills a cell's template from a record, with a dash for what the record does not hold."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        return kwargs.get(str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "–" if value is None else str(super().format_field(value, format_spec))
 
 
-def _model(records: list[Record]) -> str:
-    columns = (
-        "dataset",
-        "preset",
-        "seed",
-        "R² of change",
-        "worst dim.",
-        "reward R²",
-        "90% cover",
-        "active",
-        "updates/s",
-        "on",
+def _rows(cells: Mapping[str, str]) -> Callable[[list[Record]], str]:
+    """A table with a row for each record, from headings and the templates of their cells."""
+    fill = _Dashes().vformat
+    return lambda records: _markdown(
+        list(cells), [[fill(cell, (), record) for cell in cells.values()] for record in records]
     )
-    rows = [
-        (
-            str(record["dataset"]),
-            str(record["preset"]),
-            str(record["seed"]),
-            _number(record, "delta_r2", ".4f"),
-            _number(record, "delta_r2_worst_dimension", ".3f"),
-            _number(record, "reward_r2", ".4f"),
-            _number(record, "coverage_90", ".1%"),
-            _number(record, "active_latents", "d"),
-            _number(record, "updates_per_second", ",.0f"),
-            str(record["device"]),
-        )
-        for record in records
-    ]
-    return _markdown(columns, rows)
-
-
-def _behaviour(records: list[Record]) -> str:
-    columns = ("policy", "return when trained", "return here", "ratio", "episodes")
-    rows = [
-        (
-            str(record["policy"]),
-            _number(record, "trained", ",d"),
-            f"{_number(record, 'return_mean', ',.0f')} ± {_number(record, 'return_std', ',.0f')}",
-            _number(record, "ratio", ".3f"),
-            _number(record, "episodes", "d"),
-        )
-        for record in records
-    ]
-    return _markdown(columns, rows)
-
-
-def _speed(records: list[Record]) -> str:
-    columns = ("what", "on", "measured", "against", "ratio")
-    rows = [
-        (
-            str(record["what"]),
-            str(record["device"]),
-            f"{_number(record, 'value', ',')} {record['unit']}",
-            str(record["against"]),
-            _number(record, "ratio", ".2f"),
-        )
-        for record in records
-    ]
-    return _markdown(columns, rows)
-
-
-def _four_rooms(records: list[Record]) -> str:
-    columns = ("seed", "distance", "rank correlation with land", "AUROC of a wall")
-    rows = [
-        (
-            str(record["seed"]),
-            str(record["distance"]),
-            _number(record, "spearman_land", ".3f"),
-            _number(record, "auroc_wall", ".3f"),
-        )
-        for record in records
-    ]
-    return _markdown(columns, rows)
-
-
-def _geometry(records: list[Record]) -> str:
-    columns = ("on", "d", "pairs", "solver", "per second", "median error", "95% error", "× stochman")
-    rows = [
-        (
-            str(record["device"]),
-            _number(record, "dimension", "d"),
-            str(record["range"]),
-            str(record["solver"]),
-            _number(record, "per_second", ",.0f"),
-            _number(record, "median_error", ".3%"),
-            _number(record, "p95_error", ".3%"),
-            _number(record, "times_stochman", ".1f"),
-        )
-        for record in records
-    ]
-    return _markdown(columns, rows)
 
 
 def _uncertainty(records: list[Record]) -> str:
@@ -158,11 +80,58 @@ def _uncertainty(records: list[Record]) -> str:
 
 
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
-    "model": _model,
-    "behaviour": _behaviour,
-    "speed": _speed,
-    "four_rooms": _four_rooms,
-    "geometry": _geometry,
+    "model": _rows(
+        {
+            "dataset": "{dataset}",
+            "preset": "{preset}",
+            "seed": "{seed}",
+            "R² of change": "{delta_r2:.4f}",
+            "worst dim.": "{delta_r2_worst_dimension:.3f}",
+            "reward R²": "{reward_r2:.4f}",
+            "90% cover": "{coverage_90:.1%}",
+            "active": "{active_latents:d}",
+            "updates/s": "{updates_per_second:,.0f}",
+            "on": "{device}",
+        }
+    ),
+    "behaviour": _rows(
+        {
+            "policy": "{policy}",
+            "return when trained": "{trained:,d}",
+            "return here": "{return_mean:,.0f} ± {return_std:,.0f}",
+            "ratio": "{ratio:.3f}",
+            "episodes": "{episodes:d}",
+        }
+    ),
+    "speed": _rows(
+        {
+            "what": "{what}",
+            "on": "{device}",
+            "measured": "{value:,} {unit}",
+            "against": "{against}",
+            "ratio": "{ratio:.2f}",
+        }
+    ),
+    "four_rooms": _rows(
+        {
+            "seed": "{seed}",
+            "distance": "{distance}",
+            "rank correlation with land": "{spearman_land:.3f}",
+            "AUROC of a wall": "{auroc_wall:.3f}",
+        }
+    ),
+    "geometry": _rows(
+        {
+            "on": "{device}",
+            "d": "{dimension:d}",
+            "pairs": "{range}",
+            "solver": "{solver}",
+            "per second": "{per_second:,.0f}",
+            "median error": "{median_error:.3%}",
+            "95% error": "{p95_error:.3%}",
+            "× stochman": "{times_stochman:.1f}",
+        }
+    ),
     "uncertainty": _uncertainty,
 }
 
