@@ -5,7 +5,7 @@ A metric is a value `point -> G`, a solver a value `(metric, a, b) -> Geodesic`;
 for the host.
 """
 
-from gelato.geometry.composite import Composite, ExactScale, FrozenScale, ProbedScale, freeze, probe, sample
+from gelato.geometry.composite import Composite, ExactScale, FrozenScale, ProbedScale, freeze, probe, sample, spread
 from gelato.geometry.converged import Converged
 from gelato.geometry.curve import Curve, energy, length
 from gelato.geometry.distance import connecting_geodesic, distance, distances, geodesics, paired, pairwise
@@ -84,5 +84,6 @@ __all__ = [
     "rank_bound",
     "recall",
     "sample",
+    "spread",
     "volume",
 ]

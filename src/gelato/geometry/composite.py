@@ -125,6 +125,12 @@ def freeze(metric: Composite, point: Point) -> Composite:
     return Composite(metric.forward, metric.decoder, metric.noise, FrozenScale(diagonal))
 
 
+def spread(metric: Composite, point: Point) -> Float[Array, ""]:
+    """`√(Σₖ σ_F(e)ₖ² Ḡₖₖ)`: how far the forward model's own noise moves the outputs, to first order."""
+    _, scale = metric.forward(point)
+    return jnp.sqrt(jnp.sum(scale**2 * _diagonal(metric.phi, metric.samples(point))))
+
+
 def probe(metric: Composite, latent: int, probes: int = 1, *, key: PRNGKeyArray) -> Composite:
     """The same metric with the variance term estimated by random signs in the forward model's `latent` dimensions."""
     term = ProbedScale(jr.rademacher(key, (probes, latent), dtype=float))

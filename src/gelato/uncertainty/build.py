@@ -31,7 +31,6 @@ MetricName = Literal["composite", "decoder"]
 Maker = Callable[[LatentModel, EmbeddedData, EmbeddedData], AbstractPenalty]
 PENALTIES: tuple[PenaltyName, ...] = get_args(PenaltyName)
 NEIGHBOURS = 20
-_GROWTH_QUANTILE = 0.9
 _LEAST_SHARE = 0.1
 _HELD_OUT = 1024
 
@@ -67,7 +66,7 @@ def build_penalty(
         "euclidean": lambda: Euclidean(data.index, k=k),
         "ensemble": lambda: Ensemble(model),
         "aleatoric": lambda: Aleatoric(model),
-        "forward": lambda: Forward(model),
+        "forward": lambda: forward(model),
         "ambient": lambda: Ambient(model, prepare(data.rows), k=k),
         "none": Nothing,
     }
@@ -107,19 +106,27 @@ class DecodedStep(eqx.Module):
 
 def model_metric(model: LatentModel, name: MetricName = "composite") -> AbstractMetric:
     """The metric the model pulls back to its embedding space: Theorem 2's, or the decoders' alone at the mean of F."""
-    if name == "decoder":
-        return EnsemblePullback(DecodedStep(model))
+    return EnsemblePullback(DecodedStep(model)) if name == "decoder" else composite(model)
+
+
+def composite(model: LatentModel) -> Composite:
+    """Theorem 2's metric of forward model and decoders."""
     return Composite(Stepped(model), Decoded(model))
+
+
+def forward(model: LatentModel) -> Forward:
+    """The forward model's own σ in units of the normalised state."""
+    return Forward(composite(model), model.decoders.mean.layers[-1].weight.shape[-2])
 
 
 def transport(geodesic: Geodesic, model: LatentModel, data: EmbeddedData, held_out: EmbeddedData) -> Transport:
     """The `Transport` penalty with its rate from held-out transitions."""
-    unfinished = Transport(geodesic, data.residuals, model, jnp.zeros(()))
+    unfinished = Transport(geodesic, data.residuals, forward(model), jnp.zeros(()))
     return eqx.tree_at(lambda penalty: penalty.beta, unfinished, growth_rate(unfinished, held_out))
 
 
 def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
-    """`β`: the 90% quantile of `|ε(e) − mean εₖ| / (σ_F(e) d̄(e))` over held-out transitions, whose error is known.
+    """`β`: the median of `|ε(e) − mean εₖ| / (σ_G(e) d̄(e))` over held-out transitions, whose error is known.
 
     The denominator is kept above a tenth of its median: between near duplicates the residuals differ by noise, and
     that says nothing of a rate.
@@ -131,7 +138,7 @@ def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
         note("held-out transitions repeat the data, so that no rate of growth can be had; distance is left out")
         return jnp.zeros(())
     rates = jnp.abs(held_out.residuals[rows] - near) / jnp.maximum(far, _LEAST_SHARE * typical)
-    return jnp.quantile(rates, _GROWTH_QUANTILE)
+    return jnp.median(rates)
 
 
 @eqx.filter_jit

@@ -9,7 +9,7 @@ Every one is a value with the same signature, so that swapping it is all that te
 | `Euclidean` | the same by plain distance in the embedding space (GELATO-ℓ2) |
 | `Ensemble` | disagreement of the decoders' means |
 | `Aleatoric` | largest decoder σ (MOPO's choice) |
-| `Forward` | the forward model's own σ |
+| `Forward` | the forward model's own σ, as the decoders' metric measures it |
 | `Ambient` | distance to the `K` nearest `(s, a, s′)` in normalised state space (SUMO's choice) |
 | `Nothing` | 0 |
 """
@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from gelato.geometry import AbstractMetric, AbstractSolver, Composite, Index, Near, distance, freeze, grouped
+from gelato.geometry import AbstractMetric, AbstractSolver, Composite, Index, Near, distance, freeze, grouped, spread
 from gelato.model.latent import LatentModel
 
 Embedded = Float[Array, " embedding"]
@@ -96,17 +96,17 @@ class Geodesic(AbstractPenalty):
 
 
 class Transport(AbstractPenalty):
-    """`U(e) = (1/K) Σₖ (εₖ + β σ_F(e) d_G(e, eₖ))`: the error nearby, and what may be added on the way here.
+    """`U(e) = (1/K) Σₖ (εₖ + β σ_G(e) d_G(e, eₖ))`: the error nearby, and what may be added on the way here.
 
     `εₖ = ‖s′ₖ − ŝ′ₖ‖/√d_S` is known, since a neighbour is a transition we have. If the error changes along the way by
-    at most `β σ_F` for each unit of length, faster where the forward model itself is unsure, then every summand bounds
-    the error at `e` (the triangle inequality along the geodesic), and so does their mean. `β` is the 90% quantile of
-    that rate on held-out transitions (`growth_rate`).
+    at most `β σ_G` for each unit of length, faster where the forward model itself is unsure (`Forward`), then every
+    summand bounds the error at `e` (the triangle inequality along the geodesic), and so does their mean. `β` is the
+    typical rate on held-out transitions (`growth_rate`).
     """
 
     geodesic: Geodesic
     residuals: Float[Array, " n"]
-    model: LatentModel
+    forward: "Forward"
     beta: Float[Array, ""]
 
     def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
@@ -114,9 +114,9 @@ class Transport(AbstractPenalty):
         return near + self.beta * far
 
     def terms(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> tuple[Scalar, Scalar]:
-        """The neighbours' mean residual and `σ_F(e)` times their mean geodesic distance."""
+        """The neighbours' mean residual and `σ_G(e)` times their mean geodesic distance."""
         rows, lengths = self.geodesic.neighbours(e, leave_out)
-        return jnp.mean(self.residuals[rows]), Forward(self.model)(e) * jnp.mean(lengths)
+        return jnp.mean(self.residuals[rows]), self.forward(e) * jnp.mean(lengths)
 
     @property
     def points(self) -> int:
@@ -145,13 +145,17 @@ class Aleatoric(AbstractPenalty):
 
 
 class Forward(AbstractPenalty):
-    """`U(e) = √(1/d_Z) ‖σ_F(e)‖`: how unsure the forward model is of the next latent state."""
+    """`U(e) = σ_G(e) = √(Σₖ σ_F(e)ₖ² Ḡₖₖ / d_S)`: how unsure the forward model is of the next state.
 
-    model: LatentModel
+    Latent directions that the decoders ignore have noise of any size; the metric gives them no weight.
+    """
+
+    metric: Composite
+    state_size: int = eqx.field(static=True)
 
     def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
         del leave_out
-        return jnp.sqrt(jnp.mean(self.model.forward(e).variance))
+        return spread(self.metric, e) / jnp.sqrt(self.state_size)
 
 
 class Ambient(AbstractPenalty):
