@@ -7,7 +7,7 @@ import numpy as np
 
 from gelato.data.generate import generate
 from gelato.data.recipes import Recipe
-from gelato.report.results import merge_records
+from gelato.results import merge_records
 
 RESULTS = Path(__file__).parents[1] / "results" / "behaviour.json"
 

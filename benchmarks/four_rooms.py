@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 
 from gelato.model.training import fit_model
-from gelato.report.results import merge_records
 from gelato.report.rooms import all_distances, scores
+from gelato.results import merge_records
 
 RESULTS = Path(__file__).parents[1] / "results"
 

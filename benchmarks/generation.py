@@ -11,7 +11,7 @@ import numpy as np
 from gelato.data.behaviour import load_policy
 from gelato.data.generate import generate
 from gelato.data.recipes import RECIPES
-from gelato.report.results import merge_records
+from gelato.results import merge_records
 
 RESULTS = Path(__file__).parents[1] / "results" / "speed.json"
 

@@ -16,7 +16,7 @@ from gelato.data.reference import load
 from gelato.model.check import check_model
 from gelato.model.config import ModelConfig, preset
 from gelato.model.training import fit_model
-from gelato.report.results import device, merge_records
+from gelato.results import device, merge_records
 
 RESULTS = Path(__file__).parents[1] / "results"
 

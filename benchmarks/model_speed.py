@@ -16,7 +16,7 @@ from gelato.model.config import PAPER
 from gelato.model.fit import MEANS, begin, new_models, prepare, run_block
 from gelato.model.latent import Scaling
 from gelato.model.training import split_for
-from gelato.report.results import record_speed
+from gelato.results import record_speed
 
 RESULTS = Path(__file__).parents[1] / "results" / "speed.json"
 

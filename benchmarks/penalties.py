@@ -15,7 +15,7 @@ import numpy as np
 
 from gelato.model.latent import LatentModel
 from gelato.model.training import load_model
-from gelato.report.results import record_speed
+from gelato.results import record_speed
 from gelato.uncertainty.build import PENALTIES, build_penalty
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import AbstractPenalty, penalise

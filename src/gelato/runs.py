@@ -137,16 +137,21 @@ class Run:
                 writer.writeheader()
             writer.writerows(rows)
 
+    @property
+    def metrics(self) -> list[dict[str, str]]:
+        """The rows of metrics.csv."""
+        path = self.folder / "metrics.csv"
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+
     def forget_metrics_after(self, step: int) -> None:
         """Drop what an interrupted run logged past the checkpoint it goes on from."""
-        path = self.folder / "metrics.csv"
-        if path.exists():
-            with path.open(newline="") as file:
-                reader = csv.DictReader(file)
-                rows = [row for row in reader if int(row["step"]) <= step]
-            path.unlink()
-            if rows:
-                self.log(rows)
+        kept = [row for row in self.metrics if int(row["step"]) <= step]
+        (self.folder / "metrics.csv").unlink(missing_ok=True)
+        if kept:
+            self.log(kept)
 
 
 def save_arrays(path: Path, tree: Any) -> None:
@@ -160,16 +165,21 @@ def save_arrays(path: Path, tree: Any) -> None:
         partial.unlink(missing_ok=True)
 
 
-def load_arrays(path: Path, like: Tree) -> Tree:
-    """Read arrays into the structure of `like`, whose leaves are arrays or their shapes."""
-    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file, each under its place in the tree it was saved from."""
     try:
         with np.load(path) as saved:
-            arrays = {name: saved[name] for name in saved.files}
+            return {name: saved[name] for name in saved.files}
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; the run is not finished") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: damaged or cut short") from error
+
+
+def load_arrays(path: Path, like: Tree) -> Tree:
+    """Read arrays into the structure of `like`, whose leaves are arrays or their shapes."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    arrays = read_arrays(path)
     loaded = []
     for place, leaf in leaves:
         array = arrays.get(jax.tree_util.keystr(place))

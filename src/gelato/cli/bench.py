@@ -43,7 +43,7 @@ def geometry(
         raise InputError(f"--results {results}: there is no folder {results.parent}")
     records = _measured(dimensions, batch, train_steps, search)
     if results is not None:
-        from gelato.report.results import merge_records
+        from gelato.results import merge_records
 
         merge_records(results, records, KEYS)
     if json:

@@ -49,7 +49,7 @@ def uncertainty(
     )
     records = [record for report in reports for record in report.records()]
     if results is not None:
-        from gelato.report.results import merge_records
+        from gelato.results import merge_records
 
         merge_records(results, records, keys=("dataset", "model_seed", "penalty", "shift", "truth", "points"))
     if plot is not None:

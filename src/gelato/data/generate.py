@@ -5,17 +5,13 @@ runs it or when; episodes are handed out in order, and the last of each policy i
 """
 
 import os
-import signal
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context, parent_process, resource_tracker
 from typing import Any
 
 import gymnasium
@@ -24,11 +20,11 @@ import numpy as np
 from gelato.data.behaviour import Action, Policy, load_policy
 from gelato.data.recipes import Recipe
 from gelato.envs import make_environment
+from gelato.envs.pool import worker_pool
 from gelato.errors import InputError
 
 # Steps a task of a worker should take: long against the cost of handing it out, short against the whole.
 _STEPS_PER_TASK = 2_000
-_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ def generate(recipe: Recipe, transitions: int, *, seed: int, workers: int | None
     workers = workers or os.cpu_count() or 1
     parts = len(recipe.policies)
     try:
-        with _executor(workers) as executor:
+        with worker_pool(workers) as executor:
             for index in range(parts):
                 share = transitions * (index + 1) // parts - transitions * index // parts
                 yield from _share(recipe, index, share, seed, workers, executor)
@@ -141,54 +137,3 @@ def _submit(
     done: Future[list[Episode]] = Future()
     done.set_result(run_episodes(recipe, policy_index, seed, numbers))
     return done
-
-
-@contextmanager
-def _executor(workers: int) -> Iterator[Executor | None]:
-    """A pool of fresh processes with one linear-algebra thread each; nothing at all for a single worker."""
-    if workers == 1:
-        yield None
-        return
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
-    # Spawned, not forked: a forked child of a process that has started JAX's threads can hang.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
-    try:
-        with _undisturbed_start():
-            # As many tasks at once as workers: the pool starts them all now instead of one by one later.
-            for _ in range(workers):
-                pool.submit(int)
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-@contextmanager
-def _undisturbed_start() -> Iterator[None]:
-    """Start processes that neither answer Ctrl-C, which is the parent's to do, nor run the user's script again."""
-    main = sys.modules["__main__"]
-    names = ("__file__", "__spec__")
-    hidden: dict[str, Any] = {name: main.__dict__.pop(name) for name in names if name in main.__dict__}
-    main.__dict__["__spec__"] = None
-    # Starting the tracker unblocks the signal again, so it has to run before.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        main.__dict__.update(hidden)
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent was killed must not live on."""
-
-    def watch() -> None:
-        parent = parent_process()
-        if parent is not None:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+import gymnasium
 import numpy as np
 from jaxtyping import Float, Num
 
@@ -83,6 +84,20 @@ class FourRoomsSimulator(AbstractSimulator):
             return np.full(2, np.nan)
         reached = [move(cell, int(action), distance) for distance in range(1, LONGEST_MOVE + 1)]
         return position(np.array(reached)).mean(axis=0)
+
+
+def available_environment(recorded: str | None) -> str | None:
+    """The environment here for one that data was recorded in: itself, or the benchmark task's, with a note."""
+    if recorded is None:
+        return None
+    if recorded in gymnasium.registry:
+        return recorded
+    task = task_of(recorded)
+    if task is None:
+        note(f"{recorded}: no such environment is installed")
+        return None
+    note(f"the data is of {recorded}, the simulator here is {_TASKS[task]}; going on with it")
+    return _TASKS[task]
 
 
 def simulator_for(environment: str | None, state_size: int) -> AbstractSimulator | None:

@@ -6,7 +6,7 @@ from typing import Literal
 from gelato.data.transitions import Dataset
 from gelato.envs import FOUR_ROOMS
 from gelato.errors import InputError
-from gelato.model.networks import ACTIVATIONS
+from gelato.model.networks import SMOOTH
 from gelato.model.objective import TERMS
 
 Preset = Literal["default", "paper"]
@@ -57,8 +57,8 @@ class ModelConfig:
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
-        if self.activation not in ACTIVATIONS:
-            raise InputError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
+        if self.activation not in SMOOTH:
+            raise InputError(f"activation {self.activation!r} is not one of {', '.join(SMOOTH)}")
         if min(self.variance_updates, self.variance_centres) < 0:
             raise InputError("variance_updates and variance_centres must not be negative")
         if min(self.hidden, default=0) < 1 or min(self.forward_hidden, default=0) < 1:

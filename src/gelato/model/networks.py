@@ -10,7 +10,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.model.gaussian import Gaussian
 
-ACTIVATIONS = {"silu": jax.nn.silu, "tanh": jnp.tanh, "gelu": jax.nn.gelu, "softplus": jax.nn.softplus}
+SMOOTH = ("silu", "tanh", "gelu", "softplus")
+ACTIVATIONS = {
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+    "gelu": jax.nn.gelu,
+    "softplus": jax.nn.softplus,
+    "relu": jax.nn.relu,
+}
 # Adam moves a parameter by its learning rate, whatever its scale; a logarithm of a precision has several units to go.
 _HASTE = 30.0
 

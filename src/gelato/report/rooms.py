@@ -18,7 +18,7 @@ from gelato.geometry import AbstractMetric, EnsemblePullback
 from gelato.geometry.graph import build, grid
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
-from gelato.report.results import Record
+from gelato.results import Record
 from gelato.uncertainty.build import Decoded
 from gelato.uncertainty.scores import auroc
 

@@ -21,6 +21,7 @@ from gelato.uncertainty.penalty import (
     Euclidean,
     Forward,
     Geodesic,
+    Images,
     Nothing,
     Transport,
     chunked,
@@ -49,8 +50,12 @@ def build_penalty(
     k: int = NEIGHBOURS,
     shortlist: int | None = None,
     metric: MetricName = "composite",
+    chords: bool = False,
 ) -> AbstractPenalty:
-    """The penalty of that name over embedded training data; `held_out` sets what has to be estimated."""
+    """The penalty of that name over embedded training data; `held_out` sets what has to be estimated.
+
+    `chords` takes lengths from images of the data instead of solving for geodesics (see `Geodesic`).
+    """
     shortlist = shortlist or k
     if not 1 <= k <= shortlist <= len(data) - 1:
         raise InputError(
@@ -58,7 +63,8 @@ def build_penalty(
         )
 
     def geodesic() -> Geodesic:
-        return Geodesic(data.index, model_metric(model, metric), k=k, shortlist=shortlist)
+        images = Images.of(composite(model), data.embeddings) if chords and metric == "composite" else None
+        return Geodesic(data.index, model_metric(model, metric), k=k, shortlist=shortlist, images=images)
 
     makers: dict[str, Callable[[], AbstractPenalty]] = {
         "transport": lambda: transport(geodesic(), model, data, held_out),

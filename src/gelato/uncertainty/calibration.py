@@ -58,13 +58,25 @@ def calibrate(
 ) -> Calibrated:
     """Measure the penalty on the data, leaving each point out, and on foreign pairs, and fix its scale."""
     rows = np.random.default_rng(0).permutation(len(data))[:sample]
-    inside = penalise(penalty, data.embeddings[rows], jnp.asarray(rows))
     foreign = foreign_pairs(model, scaling, data, len(rows), key=jax.random.key(0))
-    outside = penalise(penalty, foreign, jnp.full(len(rows), -1))
-    if not bool(jnp.isfinite(inside).all() & jnp.isfinite(outside).all()):
+    return calibrate_on(penalty, data.embeddings[rows], jnp.asarray(rows), foreign, how=how)
+
+
+def calibrate_on(
+    penalty: AbstractPenalty,
+    inside: Float[Array, "n embedding"],
+    own_rows: Int[Array, " n"],
+    outside: Float[Array, "n embedding"],
+    *,
+    how: Calibration = "default",
+) -> Calibrated:
+    """The same on given embeddings: of the data, with the row of each to leave out, and of foreign pairs."""
+    on_data = penalise(penalty, inside, own_rows)
+    beyond = penalise(penalty, outside, jnp.full(len(outside), -1))
+    if not bool(jnp.isfinite(on_data).all() & jnp.isfinite(beyond).all()):
         raise InputError(f"{type(penalty).__name__} is not finite on the data or beyond it; it cannot be calibrated")
-    level = jnp.zeros(()) if how == "paper" else jnp.median(inside)
-    unit = jnp.maximum(inside.max(), outside.max()) if how == "paper" else jnp.median(outside) - level
+    level = jnp.zeros(()) if how == "paper" else jnp.median(on_data)
+    unit = jnp.maximum(on_data.max(), beyond.max()) if how == "paper" else jnp.median(beyond) - level
     if not unit > 0:
         if not isinstance(penalty, Nothing):
             note(f"{type(penalty).__name__} is no larger beyond the data than on it; its unit is left at 1")

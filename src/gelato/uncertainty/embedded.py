@@ -70,10 +70,11 @@ def foreign_pairs(
     row_key, action_key = jax.random.split(key)
     rows = jax.random.randint(row_key, (count, 2), 0, len(data))
     from_, z = jax.vmap(jax.vmap(lambda row: model.embedding.inverse(data.embeddings[row])[0]))(rows.T)
-    return jax.vmap(model.embedding)(z + (z - from_) / 2, _uniform_actions(scaling, count, action_key))
+    return jax.vmap(model.embedding)(z + (z - from_) / 2, uniform_actions(scaling, count, action_key))
 
 
-def _uniform_actions(scaling: Scaling, count: int, key: PRNGKeyArray) -> Float[Array, "count action"]:
+def uniform_actions(scaling: Scaling, count: int, key: PRNGKeyArray) -> Float[Array, "count action"]:
+    """Actions drawn uniformly from the space, as the model sees them."""
     space = scaling.action_space
     if isinstance(space, Discrete):
         return jax.nn.one_hot(jax.random.randint(key, (count,), 0, space.n), space.n)

@@ -67,14 +67,43 @@ class Euclidean(AbstractPenalty):
         return len(self.data)
 
 
+class Images(eqx.Module):
+    """Every data point in the space that the metric is pulled back from: `Φ(μ_F(eₖ))` and `σ_F(eₖ)`."""
+
+    outputs: Float[Array, "*batch n ambient"]
+    scales: Float[Array, "*batch n latent"]
+
+    @staticmethod
+    def of(metric: Composite, points: Float[Array, "n embedding"]) -> "Images":
+        """The images of points, in chunks of bounded memory."""
+
+        def one(e: Embedded) -> tuple[Array, Array]:
+            mean, scale = metric.forward(e)
+            return metric.phi(mean), scale
+
+        return Images(*jax.lax.map(one, points, batch_size=min(4096, len(points))))
+
+    def chords(self, metric: Composite, e: Embedded, rows: Int[Array, " k"]) -> Float[Array, " k"]:
+        """Straight distances there from `e` to some rows: the least that a geodesic can have."""
+        mean, scale = metric.forward(e)
+        weights = jnp.diag(metric.scale_term.weights(metric.phi, metric.samples(e)))
+        outputs = jnp.sum((self.outputs[rows] - metric.phi(mean)) ** 2, axis=1)
+        return jnp.sqrt(outputs + (self.scales[rows] - scale) ** 2 @ weights)
+
+
 class Geodesic(AbstractPenalty):
-    """`U(e) = (1/K) Σₖ d_G(e, eₖ)` over the `K` data points nearest under the metric, out of a Euclidean shortlist."""
+    """`U(e) = (1/K) Σₖ d_G(e, eₖ)` over the `K` data points nearest under the metric, out of a Euclidean shortlist.
+
+    With `images`, a length is that of the chord between images instead of the solver's: at a hundredth of the cost, and
+    within a percent for near neighbours where the latent space is no smaller than the state (docs/uncertainty.md).
+    """
 
     data: Index
     metric: AbstractMetric
     k: int = eqx.field(static=True, default=20)
     shortlist: int = eqx.field(static=True, default=20)
     solver: AbstractSolver = Near()
+    images: Images | None = None
 
     def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
         return jnp.mean(self.neighbours(e, leave_out)[1])
@@ -86,7 +115,10 @@ class Geodesic(AbstractPenalty):
         rows, _ = grouped(self.data, e, max(self.k, self.shortlist), leave_out)
         # The σ_F term of Theorem 2 changes slowly: its weights at `e` serve all neighbours, at a tenth of the cost.
         metric = freeze(self.metric, e) if isinstance(self.metric, Composite) else self.metric
-        lengths = jax.vmap(lambda other: distance(metric, e, other, self.solver))(self.data.data[rows])
+        if self.images is not None and isinstance(metric, Composite):
+            lengths = self.images.chords(metric, e, rows)
+        else:
+            lengths = jax.vmap(lambda other: distance(metric, e, other, self.solver))(self.data.data[rows])
         order = jnp.argsort(lengths)[: self.k]
         return rows[order], lengths[order]
 

@@ -19,9 +19,13 @@ def merge_records(path: Path, records: Sequence[Record], keys: Sequence[str]) ->
         return tuple(record.get(key) for key in keys)
 
     merged = {identity(record): record for record in [*read_records(path), *records]}
-    ordered = sorted(merged.values(), key=lambda record: tuple(map(str, identity(record))))
+    write_records(path, sorted(merged.values(), key=lambda record: tuple(map(str, identity(record)))))
+
+
+def write_records(path: Path, records: Sequence[Record]) -> None:
+    """Write records in place of whatever the file held."""
     partial = path.with_suffix(".partial")
-    partial.write_text("[\n" + ",\n".join(json.dumps(record) for record in ordered) + "\n]\n")
+    partial.write_text("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
     partial.replace(path)
 
 

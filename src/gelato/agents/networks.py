@@ -1,0 +1,97 @@
+"""Actor and critics, one latent state at a time."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gelato.data.spaces import ActionSpace, Continuous, Discrete
+from gelato.model.networks import MLP
+
+LOG_STD = (-5.0, 2.0)
+
+
+class Actor(eqx.Module):
+    """`π(a|z)`: a Gaussian squashed into the box of actions, or a choice among discrete ones.
+
+    Actions are as the model sees them: in their own units, or one-hot.
+    """
+
+    network: MLP
+    space: ActionSpace = eqx.field(static=True)
+
+    def __init__(self, latent_size: int, space: ActionSpace, hidden: Sequence[int], *, key: PRNGKeyArray) -> None:
+        outputs = space.n if isinstance(space, Discrete) else 2 * space.size
+        self.network = MLP(latent_size, outputs, hidden, "relu", key=key)
+        self.space = space
+
+    def sample(self, z: Float[Array, " latent"], *, key: PRNGKeyArray) -> Float[Array, " action"]:
+        """`a ~ π(·|z)`."""
+        if isinstance(self.space, Discrete):
+            return jax.nn.one_hot(jax.random.categorical(key, self.network(z)), self.space.n)
+        return self.sample_with_density(z, key=key)[0]
+
+    def sample_with_density(
+        self, z: Float[Array, " latent"], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
+        """`a ~ π(·|z)` and `log π(a|z)`, for a box of actions, differentiable in π."""
+        mean, log_std = self._gaussian(z)
+        raw = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+        return self._into_box(jnp.tanh(raw)), _squashed_density(raw, mean, log_std)
+
+    def mode(self, z: Float[Array, " latent"]) -> Float[Array, " action"]:
+        """The action of the deterministic policy."""
+        if isinstance(self.space, Discrete):
+            return jax.nn.one_hot(jnp.argmax(self.network(z)), self.space.n)
+        return self._into_box(jnp.tanh(self._gaussian(z)[0]))
+
+    def log_probabilities(self, z: Float[Array, " latent"]) -> Float[Array, " actions"]:
+        """`log π(·|z)` of every discrete action."""
+        return jax.nn.log_softmax(self.network(z))
+
+    def _gaussian(self, z: Float[Array, " latent"]) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
+        mean, log_std = jnp.split(self.network(z), 2)
+        return mean, jnp.clip(log_std, *LOG_STD)
+
+    def _into_box(self, unit: Float[Array, " action"]) -> Float[Array, " action"]:
+        assert isinstance(self.space, Continuous)
+        middle, half = box(self.space)
+        return middle + half * unit
+
+
+def box(space: Continuous) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
+    """Middle and half width of a box of actions."""
+    low, high = jnp.array(space.low), jnp.array(space.high)
+    return (low + high) / 2, (high - low) / 2
+
+
+def _squashed_density(raw: Array, mean: Array, log_std: Array) -> Float[Array, ""]:
+    """`log N(u; μ, σ²) − Σ log(1 − tanh² u)`."""
+    gaussian = -0.5 * ((raw - mean) / jnp.exp(log_std)) ** 2 - log_std - 0.5 * jnp.log(2 * jnp.pi)
+    # log(1 − tanh²u) in a form that does not underflow.
+    slope = 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))
+    return jnp.sum(gaussian - slope)
+
+
+class Critic(eqx.Module):
+    """`Q(z, a)`; hidden layers are normalised, which keeps it from running away on actions nobody took."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+
+    def __init__(self, latent_size: int, action_size: int, hidden: Sequence[int], *, key: PRNGKeyArray) -> None:
+        sizes = [latent_size + action_size, *hidden, 1]
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+
+    def __call__(self, z: Float[Array, " latent"], action: Float[Array, " action"]) -> Float[Array, ""]:
+        hidden = jnp.concatenate([z, action])
+        for layer in self.layers[:-1]:
+            hidden = jax.nn.relu(_normalised(layer(hidden)))
+        return self.layers[-1](hidden)[0]
+
+
+def _normalised(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+    centred = x - jnp.mean(x)
+    return centred * jax.lax.rsqrt(jnp.mean(centred**2) + 1e-5)

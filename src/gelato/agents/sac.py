@@ -1,0 +1,184 @@
+"""Soft actor–critic on logged and imagined steps (Algorithm "GELATO with Soft Learning").
+
+An epoch imagines steps from the data with the current policy, penalises them, writes them into the ring and then
+updates on batches of both. Everything here is for one policy; `learner.py` runs many at once.
+
+    target = clip(r + γ (1 − end) V(z′)),      V(z) = E_{a~π} [minᵢ Qᵢ(z, a) − α log π(a|z)]
+
+The clip is to what the reward range allows: an overestimated value cannot feed on itself.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gelato.agents.networks import Actor, Critic
+from gelato.agents.replay import Ring, unpacked
+from gelato.data.spaces import ActionSpace, Discrete
+from gelato.errors import InputError
+from gelato.mdp.pessimistic import Experience
+
+METRICS = ("critic_loss", "value", "entropy", "temperature")
+_CRITICS = 2
+# Of the largest entropy a choice among discrete actions can have.
+_DISCRETE_ENTROPY = 0.1
+
+
+@dataclass(frozen=True)
+class SACConfig:
+    """Settings every policy of one program shares; the paper's are `replay` 50,000 and `horizon` 5."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    actor_rate: float = 1e-4
+    critic_rate: float = 3e-4
+    discount: float = 0.99
+    target_rate: float = 0.005
+    batch_size: int = 256
+    updates: int = 300_000
+    epoch: int = 1_000
+    branches: int = 2_000
+    horizon: int = 5
+    replay: int = 50_000
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "updates", "epoch", "branches", "horizon", "replay"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 < self.discount < 1:
+            raise InputError(f"discount is {self.discount}; it must lie strictly between 0 and 1")
+
+
+class Agent(eqx.Module):
+    """What is trained."""
+
+    actor: Actor
+    critics: Critic
+    log_temperature: Float[Array, "*batch"]
+
+
+class SACState(eqx.Module):
+    """What a policy's training carries from update to update; everything a checkpoint needs."""
+
+    agent: Agent
+    target_critics: Critic
+    optimiser: Any
+    ring: Ring
+    step: Int[Array, "*batch"]
+
+
+class Terms(eqx.Module):
+    """What sets one policy of a program apart from the others: where its batches come from and what values can be."""
+
+    real_share: Float[Array, "*batch"]
+    lowest_value: Float[Array, "*batch"]
+    highest_value: Float[Array, "*batch"]
+
+
+def begin(config: SACConfig, latent_size: int, space: ActionSpace, *, key: PRNGKeyArray) -> SACState:
+    """An untrained policy."""
+    actor_key, critic_key = jax.random.split(key)
+    critics = eqx.filter_vmap(lambda key: Critic(latent_size, space.size, config.hidden, key=key))(
+        jax.random.split(critic_key, _CRITICS)
+    )
+    agent = Agent(Actor(latent_size, space, config.hidden, key=actor_key), critics, jnp.zeros(()))
+    columns = 2 * latent_size + space.size + 2
+    optimiser = _optimiser(config).init(eqx.filter(agent, eqx.is_array))
+    return SACState(agent, critics, optimiser, Ring.empty(config.replay, columns), jnp.zeros((), jnp.int32))
+
+
+def update(
+    state: SACState, real: Float[Array, "n columns"], terms: Terms, config: SACConfig, *, key: PRNGKeyArray
+) -> tuple[SACState, Float[Array, " metrics"]]:
+    """One update of critics, actor and temperature on a batch of logged and imagined steps."""
+    batch_key, noise_key = jax.random.split(key)
+    latent_size = state.agent.actor.network.layers[0].weight.shape[-1]
+    batch = unpacked(_batch(state.ring, real, terms.real_share, config.batch_size, batch_key), latent_size)
+    trainable, static = eqx.partition(state.agent, eqx.is_array)
+
+    def loss(trainable: Agent) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
+        return _loss(eqx.combine(trainable, static), state.target_critics, batch, terms, config, noise_key)
+
+    gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
+    change, optimiser = _optimiser(config).update(gradient, state.optimiser, trainable)
+    slower = config.actor_rate / config.critic_rate
+    change = eqx.tree_at(lambda a: a.actor, change, jax.tree.map(lambda x: slower * x, change.actor))
+    agent = eqx.combine(optax.apply_updates(trainable, change), static)
+    targets = optax.incremental_update(agent.critics, state.target_critics, config.target_rate)
+    return SACState(agent, targets, optimiser, state.ring, state.step + 1), metrics
+
+
+def _batch(
+    ring: Ring, real: Float[Array, "n columns"], real_share: Array, size: int, key: PRNGKeyArray
+) -> Float[Array, "size columns"]:
+    """The first rows from the data, the rest imagined; both are gathered, since the share may differ by policy."""
+    real_key, ring_key = jax.random.split(key)
+    logged = real[jax.random.randint(real_key, (size,), 0, len(real))]
+    imagined = ring.rows[jax.random.randint(ring_key, (size,), 0, jnp.maximum(ring.filled, 1))]
+    from_data = jnp.arange(size) < jnp.round(real_share * size)
+    return jnp.where(from_data[:, None], logged, imagined)
+
+
+def _loss(
+    agent: Agent, target_critics: Critic, batch: Experience, terms: Terms, config: SACConfig, key: PRNGKeyArray
+) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
+    """The sum of three losses, each with a gradient to its own part alone."""
+    next_key, now_key = jax.random.split(key)
+    temperature = jax.lax.stop_gradient(jnp.exp(agent.log_temperature))
+
+    def values(critics: Critic, latents: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
+        keys = jax.random.split(key, len(latents))
+        return jax.vmap(lambda z, key: soft_value(agent.actor, critics, z, temperature, key=key))(latents, keys)
+
+    after, _ = values(target_critics, batch.next_latents, next_key)
+    target = batch.rewards + config.discount * (1 - batch.terminated) * after
+    target = jax.lax.stop_gradient(jnp.clip(target, terms.lowest_value, terms.highest_value))
+    Q = jax.vmap(lambda z, a: all_values(agent.critics, z, a))(batch.latents, batch.actions)
+    critic_loss = jnp.mean((Q - target[:, None]) ** 2)
+    frozen = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, agent.critics)
+    now, entropies = values(frozen, batch.latents, now_key)
+    entropy = jnp.mean(entropies)
+    surplus = jax.lax.stop_gradient(entropy) - target_entropy(agent.actor.space)
+    total = _CRITICS * critic_loss - jnp.mean(now) + agent.log_temperature * surplus
+    return total, jax.lax.stop_gradient(jnp.stack([critic_loss, jnp.mean(Q), entropy, temperature]))
+
+
+def soft_value(
+    actor: Actor,
+    critics: Critic,
+    z: Float[Array, " latent"],
+    temperature: Float[Array, ""],
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """`V(z)` and the policy's entropy at `z`: from one sample, or exactly where actions are discrete."""
+    if isinstance(actor.space, Discrete):
+        log_pi = actor.log_probabilities(z)
+        Q = jax.vmap(lambda a: jnp.min(all_values(critics, z, a)))(jnp.eye(actor.space.n))
+        entropy = -jnp.sum(jnp.exp(log_pi) * log_pi)
+        return jnp.sum(jnp.exp(log_pi) * Q) + temperature * entropy, entropy
+    action, log_density = actor.sample_with_density(z, key=key)
+    return jnp.min(all_values(critics, z, action)) - temperature * log_density, -log_density
+
+
+def all_values(
+    critics: Critic, z: Float[Array, " latent"], action: Float[Array, " action"]
+) -> Float[Array, " critics"]:
+    """`Qᵢ(z, a)` of every critic."""
+    return eqx.filter_vmap(lambda critic: critic(z, action))(critics)
+
+
+def target_entropy(space: ActionSpace) -> float:
+    """What the temperature is tuned for: `−d_A` for a box, a tenth of the largest there is for discrete actions."""
+    if isinstance(space, Discrete):
+        return float(_DISCRETE_ENTROPY * jnp.log(space.n))
+    return -float(space.size)
+
+
+def _optimiser(config: SACConfig) -> optax.GradientTransformation:
+    # One flat vector: one kernel an operation instead of one for each weight.
+    return optax.flatten(optax.adam(config.critic_rate))

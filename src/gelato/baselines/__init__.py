@@ -1,0 +1,1 @@
+"""Dynamics and penalties that are not GELATO's, on the same seams."""

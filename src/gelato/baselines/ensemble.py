@@ -1,0 +1,273 @@
+"""MOPO's dynamics: networks in normalised state space, each a Gaussian over change of state and reward.
+
+    (s′ − s, r) ~ N(μᵢ(s, a), σᵢ²(s, a)),  i one of the elites, anew at every step
+
+Fitted by likelihood; the members that predict held-out episodes best are the elites. Its penalty is the largest σ.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gelato.blocks import run_blocks
+from gelato.data.spaces import ActionSpace
+from gelato.data.transitions import Dataset
+from gelato.envs.termination import Rule
+from gelato.mdp.dynamics import AbstractDynamics, Action, Embedded, Imagined, Latent
+from gelato.model.config import ModelConfig
+from gelato.model.fit import normalised_batch
+from gelato.model.gaussian import Gaussian
+from gelato.model.latent import Scaling
+from gelato.model.networks import MLP
+from gelato.model.training import split_for
+from gelato.runs import Run
+from gelato.uncertainty.penalty import AbstractPenalty, Scalar
+
+_HELD_OUT_ROWS = 4096
+# Bounds on log σ², softly kept, as in PETS and MOPO.
+_LOG_VARIANCE = (-12.0, 1.0)
+
+
+@dataclass(frozen=True)
+class EnsembleConfig:
+    """Settings of the ensemble and its fit; the sizes are MOPO's."""
+
+    members: int = 7
+    elites: int = 5
+    hidden: tuple[int, ...] = (200, 200, 200, 200)
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 5e-5
+    updates: int = 60_000
+
+
+class Member(eqx.Module):
+    """One network: `(s, a) ↦ N(μ, σ²)` over change of state and reward, and the probability of an end."""
+
+    network: MLP
+
+    def __call__(self, pair: Float[Array, " pair"]) -> tuple[Gaussian, Float[Array, ""]]:
+        *_, end = out = self.network(pair)
+        mean, raw = jnp.split(out[:-1], 2)
+        low, high = _LOG_VARIANCE
+        log_variance = high - jax.nn.softplus(high - raw)
+        log_variance = low + jax.nn.softplus(log_variance - low)
+        return Gaussian(mean, jnp.exp(log_variance)), end
+
+
+class StateDynamics(AbstractDynamics):
+    """The elites of an ensemble; the policy sees the normalised state itself."""
+
+    elites: Member
+    scaling: Scaling
+    low: Float[Array, "*batch state"]
+    high: Float[Array, "*batch state"]
+    rule: Rule | None = eqx.field(static=True)
+
+    def start(self, state: Float[Array, " state"]) -> Latent:
+        return state
+
+    def embed(self, latent: Latent, action: Action) -> Embedded:
+        return jnp.concatenate([latent, action])
+
+    def imagine(self, embedding: Embedded, *, key: PRNGKeyArray) -> Imagined:
+        choice_key, noise_key, end_key = jax.random.split(key, 3)
+        outcomes, ends = self.predictions(embedding)
+        which = jax.random.randint(choice_key, (), 0, outcomes.mean.shape[0])
+        sample = Gaussian(outcomes.mean[which], outcomes.variance[which]).sample(key=noise_key)
+        # Kept where the data reaches: beyond it a network extrapolates without end.
+        state = jnp.clip(embedding[: len(sample) - 1] + sample[:-1], self.low, self.high)
+        reward = self.scaling.rewards.inverse(sample[-1:])[0]
+        if self.rule is None:
+            ended = jax.random.bernoulli(end_key, jax.nn.sigmoid(ends[which]))
+        else:
+            ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
+        return Imagined(state, reward, ended)
+
+    def predictions(self, embedding: Embedded) -> tuple[Gaussian, Float[Array, " elites"]]:
+        """Every elite's outcome and log-odds of an end."""
+        return eqx.filter_vmap(lambda member: member(embedding))(self.elites)
+
+
+class LargestDeviation(AbstractPenalty):
+    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d`: MOPO's."""
+
+    dynamics: StateDynamics
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        del leave_out
+        return jnp.sqrt(jnp.max(jnp.mean(self.dynamics.predictions(e)[0].variance, axis=1)))
+
+
+class EnsembleState(eqx.Module):
+    """What the fit carries from update to update."""
+
+    members: Member
+    optimiser: Any
+    step: Int[Array, "*seeds"]
+    best: Member
+    best_losses: Float[Array, "*seeds members"]
+
+
+class EnsembleData(eqx.Module):
+    """Rows `(s, a)` and `(s′ − s, r, end)` of training and held-out transitions."""
+
+    inputs: Float[Array, "n pair"]
+    targets: Float[Array, "n target"]
+    held_out: tuple[Float[Array, "m pair"], Float[Array, "m target"]]
+
+
+def fit_ensemble(
+    dataset: Dataset, run: Path, rule: Rule | None, *, seeds: tuple[int, ...], config: EnsembleConfig | None = None
+) -> StateDynamics:
+    """Fit ensembles of several seeds in a run's folder, or read the fitted ones; the seed is the first axis."""
+    config = config or EnsembleConfig()
+    train, held_out = split_for(dataset, ModelConfig())
+    scaling = Scaling.fit(train, rewards_to_unit_range=False)
+    folder = Run(run)
+    with folder.locked():
+        folder.begin(
+            "ensemble",
+            data={"reference": dataset.reference, "environment": dataset.environment},
+            fingerprint=dataset.transitions.fingerprint(),
+            config=asdict(config),
+            seeds=list(seeds),
+        )
+        like = _begin(config, train.states.shape[1], train.action_space, jnp.array(seeds))
+        elites = _take(like.members, jnp.zeros((len(seeds), config.elites), jnp.int32))
+        if not folder.has("elites"):
+            rows = held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT_ROWS)).astype(int)]
+            data = EnsembleData(*_pairs(train, scaling), _pairs(rows, scaling))
+            state = _fit(folder, data, like, seeds, config, dataset.reference)
+            best = jnp.argsort(state.best_losses, axis=1)[:, : config.elites]
+            folder.save("elites", eqx.filter(_take(state.best, best), eqx.is_array))
+            folder.remove_checkpoints()
+        arrays, static = eqx.partition(elites, eqx.is_array)
+        elites = eqx.combine(jax.tree.map(jnp.asarray, folder.load("elites", arrays)), static)
+    states = scaling.states(np.asarray(train.states))
+    scaling, low, high = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)),
+        (scaling, states.min(axis=0), states.max(axis=0)),
+    )
+    return StateDynamics(elites, scaling, low, high, rule)
+
+
+def _pairs(transitions: Any, scaling: Scaling) -> tuple[Float[Array, "n pair"], Float[Array, "n target"]]:
+    batch = normalised_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    targets = (batch.next_states - batch.states, batch.rewards, batch.terminated[:, None])
+    return jnp.concatenate([batch.states, batch.actions], axis=1), jnp.concatenate(targets, axis=1)
+
+
+@eqx.filter_jit
+def _begin(config: EnsembleConfig, state_size: int, space: ActionSpace, seeds: Int[Array, " seeds"]) -> EnsembleState:
+    sizes = (state_size + space.size, 2 * (state_size + 1) + 1)
+
+    def one(seed: Int[Array, ""]) -> EnsembleState:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2**29), config.members)
+        members = eqx.filter_vmap(lambda key: Member(MLP(*sizes, config.hidden, "silu", key=key)))(keys)
+        optimiser = _optimiser(config).init(eqx.filter(members, eqx.is_array))
+        return EnsembleState(
+            members, optimiser, jnp.zeros((), jnp.int32), members, jnp.full(config.members, jnp.inf, jnp.float32)
+        )
+
+    # Copied, since a block takes over the buffers of its state and no two of them may be the same.
+    return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, eqx.filter_vmap(one)(seeds))
+
+
+def _fit(
+    folder: Run,
+    data: EnsembleData,
+    state: EnsembleState,
+    seeds: tuple[int, ...],
+    config: EnsembleConfig,
+    reference: str,
+) -> EnsembleState:
+    constants = (data, jnp.array(seeds))
+
+    def block(state: EnsembleState, updates: int) -> tuple[EnsembleState, dict[str, np.ndarray]]:
+        state, loss, held_out = _block(constants, state, config=config, updates=updates)
+        return state, {"loss": np.asarray(loss), "held_out": np.asarray(held_out)}
+
+    return run_blocks(
+        folder,
+        state,
+        block,
+        labels=[{"seed": seed} for seed in seeds],
+        total=config.updates,
+        length=min(1_000, max(100, config.updates // 40)),
+        title=f"fitting the ensemble of {reference}",
+        status=lambda metrics: f"held-out loss {metrics['held_out'].mean():.3f}",
+    )
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _block(
+    constants: tuple[EnsembleData, Int[Array, " seeds"]],
+    state: EnsembleState,
+    *,
+    config: EnsembleConfig,
+    updates: int,
+) -> tuple[EnsembleState, Float[Array, " seeds"], Float[Array, " seeds"]]:
+    """A block of updates for every seed; every member draws batches of its own."""
+    data, seeds = constants
+
+    def one(state: EnsembleState, seed: Int[Array, ""]) -> tuple[EnsembleState, Array, Array]:
+        key = jax.random.fold_in(jax.random.key(seed), 3)
+
+        def update(state: EnsembleState, _: None) -> tuple[EnsembleState, Float[Array, ""]]:
+            rows_key = jax.random.fold_in(key, state.step)
+            rows = jax.random.randint(rows_key, (config.members, config.batch_size), 0, len(data.inputs))
+            trainable, static = eqx.partition(state.members, eqx.is_array)
+
+            def loss(trainable: Member) -> Float[Array, ""]:
+                members = eqx.combine(trainable, static)
+                return jnp.sum(_losses(members, data.inputs[rows], data.targets[rows]))
+
+            value, gradient = jax.value_and_grad(loss)(trainable)
+            change, optimiser = _optimiser(config).update(gradient, state.optimiser, trainable)
+            members = eqx.combine(optax.apply_updates(trainable, change), static)
+            new = EnsembleState(members, optimiser, state.step + 1, state.best, state.best_losses)
+            return new, value / config.members
+
+        state, losses = jax.lax.scan(update, state, length=updates)
+        pairs, targets = (jnp.broadcast_to(x, (config.members, *x.shape)) for x in data.held_out)
+        held_out = _losses(state.members, pairs, targets)
+        better = held_out < state.best_losses
+        best = jax.tree.map(
+            lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old), state.members, state.best
+        )
+        state = eqx.tree_at(lambda s: (s.best, s.best_losses), state, (best, jnp.minimum(held_out, state.best_losses)))
+        return state, jnp.mean(losses), jnp.mean(held_out)
+
+    return eqx.filter_vmap(one)(state, seeds)
+
+
+def _losses(
+    members: Member, pairs: Float[Array, "members n pair"], targets: Float[Array, "members n target"]
+) -> Float[Array, " members"]:
+    """Every member's negative log-likelihood per dimension on a batch of its own."""
+
+    def one(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
+        outcome, end = member(pair)
+        *_, ended = target
+        density = outcome.log_density(target[:-1]) / (len(target) - 1)
+        return optax.sigmoid_binary_cross_entropy(end, ended) - density
+
+    return jnp.mean(eqx.filter_vmap(jax.vmap(one, in_axes=(None, 0, 0)))(members, pairs, targets), axis=1)
+
+
+def _optimiser(config: EnsembleConfig) -> optax.GradientTransformation:
+    rate = optax.cosine_decay_schedule(config.learning_rate, config.updates, alpha=0.01)
+    return optax.flatten(optax.adamw(rate, weight_decay=config.weight_decay))
+
+
+def _take(members: Member, chosen: Int[Array, "seeds elites"]) -> Member:
+    """The chosen members of every seed."""
+    return jax.tree.map(lambda leaf: jax.vmap(lambda x, rows: x[rows])(leaf, chosen), members)

@@ -1,0 +1,88 @@
+"""Training as blocks of updates in a run's folder: progress, a row of metrics a block, checkpoints, resume.
+
+A block is one compiled program. What it computes depends on the state and the step alone, so a run that was killed goes
+on from its last checkpoint and ends bit for bit where it would have ended.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gelato.errors import InputError
+from gelato.progress import progress
+from gelato.runs import Run
+
+CHECKPOINT_SECONDS = 60.0
+State = TypeVar("State")
+Metrics = Mapping[str, np.ndarray]
+
+
+def run_blocks(
+    folder: Run,
+    state: State,
+    block: Callable[[State, int], tuple[State, Metrics]],
+    *,
+    labels: Sequence[Mapping[str, Any]],
+    total: int,
+    length: int,
+    title: str,
+    after: Callable[[State, int], Metrics] | None = None,
+    status: Callable[[Metrics], str] | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> State:
+    """Run blocks of `length` updates until there were `total`, from the last checkpoint if there is one.
+
+    `block` returns the new state and what it measured, each metric an array with an entry for each of `labels` (the
+    columns that tell one row from another: method, seed). `after` adds to it at the end of a block.
+    """
+    step, state = _resume(folder, state)
+    saved = time.monotonic()
+    with progress(title, total) as advance:
+        advance(step)
+        while step < total:
+            begun = time.monotonic()
+            updates = min(length, total - step)
+            state, metrics = block(state, updates)
+            stop_at_nan(folder, metrics, labels, step, updates)
+            step += updates
+            rate = {"updates_per_second": round(updates / (time.monotonic() - begun), 1)}
+            metrics = {**metrics, **(after(state, step) if after else {})}
+            folder.log([{"step": step, **label, **rate, **_entry(metrics, i)} for i, label in enumerate(labels)])
+            advance(updates, status=status(metrics) if status else "")
+            if step < total and time.monotonic() - saved > checkpoint_seconds:
+                folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
+                saved = time.monotonic()
+    return state
+
+
+def _entry(metrics: Metrics, index: int) -> dict[str, Any]:
+    return {name: f"{value:.6g}" if np.isfinite(value := values[index]) else "" for name, values in metrics.items()}
+
+
+def _resume(folder: Run, state: State) -> tuple[int, State]:
+    """The newest whole checkpoint, or the beginning."""
+    arrays, static = eqx.partition(state, eqx.is_array)
+    for step in reversed(folder.checkpoints):
+        loaded = folder.load_checkpoint(step, arrays)
+        if loaded is not None:
+            folder.forget_metrics_after(step)
+            return step, eqx.combine(jax.tree.map(jnp.asarray, loaded), static)
+    folder.forget_metrics_after(-1)
+    return 0, state
+
+
+def stop_at_nan(folder: Run, metrics: Metrics, labels: Sequence[Mapping[str, Any]], first: int, updates: int) -> None:
+    """Stop where a metric is not finite, and say which and where."""
+    for name, values in metrics.items():
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            which = ", ".join(f"{key} {value}" for key, value in labels[bad[0]].items())
+            raise InputError(
+                f"{folder.folder}: {name} became {values[bad[0]]} between updates {first} and {first + updates} "
+                f"({which}); the last checkpoint is kept. Try a smaller learning rate"
+            )

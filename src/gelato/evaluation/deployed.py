@@ -1,0 +1,122 @@
+"""A policy as it leaves training: plain arrays from observation to action, in NumPy, for simulators and export.
+
+observation ─► standardise ─► encoder's mean ─► actor ─► tanh into the box, or the likeliest discrete action
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Num
+
+from gelato.data.spaces import ActionSpace, Continuous, Discrete
+from gelato.runs import read_arrays, save_arrays
+
+Weights = Float[np.ndarray, "out in"]
+Bias = Float[np.ndarray, " out"]
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(x, 0)
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "gelu": _gelu,
+    "softplus": _softplus,
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A network `x ↦ W_L a(… a(W_1 x)) + S x` of which the first `outputs` numbers are kept."""
+
+    layers: tuple[tuple[Weights, Bias], ...]
+    shortcut: Weights | None
+    activation: str
+    outputs: int
+
+    def __call__(self, x: Float[np.ndarray, " in"]) -> Float[np.ndarray, " out"]:
+        hidden = x
+        for weight, bias in self.layers[:-1]:
+            hidden = ACTIVATIONS[self.activation](weight @ hidden + bias)
+        weight, bias = self.layers[-1]
+        out = weight @ hidden + bias
+        if self.shortcut is not None:
+            out = out + self.shortcut @ x
+        return out[: self.outputs]
+
+
+@dataclass(frozen=True)
+class DeployedPolicy:
+    """The deterministic policy on observations in the environment's own units."""
+
+    mean: Float[np.ndarray, " state"]
+    scale: Float[np.ndarray, " state"]
+    stages: tuple[Stage, ...]
+    space: ActionSpace
+
+    def __call__(self, observation: Num[np.ndarray, "*shape"]) -> Float[np.ndarray, " action"] | np.int64:
+        """The action for one observation."""
+        x = (np.ravel(observation).astype(np.float32) - self.mean) / self.scale
+        for stage in self.stages:
+            x = stage(x)
+        if isinstance(self.space, Discrete):
+            return np.int64(np.argmax(x))
+        low, high = np.array(self.space.low, np.float32), np.array(self.space.high, np.float32)
+        return (low + high) / 2 + (high - low) / 2 * np.tanh(x)
+
+
+def save_policies(path: Path, policies: Sequence[DeployedPolicy]) -> None:
+    """Write policies to one file of arrays that describes itself."""
+    arrays: dict[str, np.ndarray] = {}
+    described = []
+    for index, policy in enumerate(policies):
+        arrays |= {f"{index}.mean": policy.mean, f"{index}.scale": policy.scale}
+        stages = []
+        for number, stage in enumerate(policy.stages):
+            place = f"{index}.{number}"
+            for depth, (weight, bias) in enumerate(stage.layers):
+                arrays |= {f"{place}.weight{depth}": weight, f"{place}.bias{depth}": bias}
+            if stage.shortcut is not None:
+                arrays[f"{place}.shortcut"] = stage.shortcut
+            stages.append({"activation": stage.activation, "outputs": stage.outputs, "layers": len(stage.layers)})
+        described.append({"stages": stages, "space": _described(policy.space)})
+    save_arrays(path, {"description": np.array(json.dumps(described)), **arrays})
+
+
+def load_policies(path: Path) -> list[DeployedPolicy]:
+    """Read policies from their file."""
+    arrays = read_arrays(path)
+    return [_policy(arrays, index, entry) for index, entry in enumerate(json.loads(str(arrays["['description']"])))]
+
+
+def _policy(arrays: Mapping[str, np.ndarray], index: int, entry: dict[str, Any]) -> DeployedPolicy:
+    def array(name: str) -> np.ndarray:
+        return arrays[f"['{index}.{name}']"]
+
+    stages = []
+    for number, stage in enumerate(entry["stages"]):
+        layers = tuple((array(f"{number}.weight{d}"), array(f"{number}.bias{d}")) for d in range(stage["layers"]))
+        shortcut = array(f"{number}.shortcut") if f"['{index}.{number}.shortcut']" in arrays else None
+        stages.append(Stage(layers, shortcut, stage["activation"], stage["outputs"]))
+    return DeployedPolicy(array("mean"), array("scale"), tuple(stages), _space(entry["space"]))
+
+
+def _described(space: ActionSpace) -> dict[str, Any]:
+    return {"n": space.n} if isinstance(space, Discrete) else {"low": space.low, "high": space.high}
+
+
+def _space(described: dict[str, Any]) -> ActionSpace:
+    if "n" in described:
+        return Discrete(described["n"])
+    return Continuous(tuple(described["low"]), tuple(described["high"]))

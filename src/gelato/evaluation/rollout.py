@@ -1,0 +1,123 @@
+"""Policies in the real environment: fixed seeds, deterministic actions, episodes spread over cores.
+
+NumPy only: a worker that steps a simulator needs no accelerator library.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+from jaxtyping import Float, Int
+
+from gelato.data.spaces import ActionSpace, from_gymnasium
+from gelato.envs import make_environment
+from gelato.envs.pool import worker_pool
+from gelato.envs.scores import normalised_score
+from gelato.envs.simulate import available_environment
+from gelato.errors import InputError
+from gelato.evaluation.deployed import DeployedPolicy
+
+# Apart from the seeds that datasets are usually made with.
+FIRST_SEED = 100_000
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one policy did: returns and lengths of its episodes."""
+
+    environment: str
+    returns: Float[np.ndarray, " episodes"]
+    lengths: Int[np.ndarray, " episodes"]
+
+    @property
+    def mean(self) -> float:
+        """Mean undiscounted return."""
+        return float(self.returns.mean())
+
+    @property
+    def score(self) -> float | None:
+        """D4RL's normalised score, where the task has one."""
+        return normalised_score(self.environment, self.mean)
+
+
+class Evaluator:
+    """Runs policies in one environment on a pool of workers that stays; see `evaluator`."""
+
+    def __init__(self, environment: str, executor: Executor | None) -> None:
+        self.environment, self._executor = environment, executor
+
+    def __call__(self, policies: Sequence[DeployedPolicy], episodes: int) -> list[Evaluation]:
+        """Every policy for that many episodes, the same seeds for each."""
+        seeds = [FIRST_SEED + episode for episode in range(episodes)]
+        tasks = [(self.environment, policy, seed) for policy in policies for seed in seeds]
+        if self._executor is None:
+            outcomes = [run_episode(*task) for task in tasks]
+        else:
+            outcomes = list(self._executor.map(run_episode, *zip(*tasks)))
+        table = np.array(outcomes).reshape(len(policies), episodes, 2)
+        return [Evaluation(self.environment, rows[:, 0], rows[:, 1].astype(int)) for rows in table]
+
+
+@contextmanager
+def evaluator(environment: str, workers: int) -> Iterator[Evaluator]:
+    """An `Evaluator` with its workers, for as long as it is needed."""
+    with worker_pool(workers) as executor:
+        yield Evaluator(environment, executor)
+
+
+def environment_of(recorded: str | None, state_size: int, space: ActionSpace) -> str | None:
+    """The environment that policies for this data can be run in, or None where there is none here.
+
+    Raises where there is one and its spaces are not the data's.
+    """
+    name = available_environment(recorded)
+    if name is None:
+        return None
+    simulator = make_environment(name)
+    found = simulator.observation_space.shape, from_gymnasium(simulator.action_space, name)
+    simulator.close()
+    if found[0] is None or int(np.prod(found[0])) != state_size or found[1] != space:
+        raise InputError(
+            f"{name}: has observations {found[0]} and actions {found[1]}, the data {state_size} numbers and {space}; "
+            "install the version the data was recorded with"
+        )
+    return name
+
+
+def run_episode(environment_id: str, policy: DeployedPolicy, seed: int) -> tuple[float, int]:
+    """Return and length of one episode."""
+    environment = _prepared(environment_id)
+    observation, _ = environment.reset(seed=seed)
+    total, steps, ended = 0.0, 0, False
+    while not ended:
+        observation, reward, terminated, truncated, _ = environment.step(policy(observation))
+        total, steps, ended = total + float(reward), steps + 1, terminated or truncated
+    return total, steps
+
+
+def record_frames(environment_id: str, policy: DeployedPolicy, seed: int = FIRST_SEED) -> list[np.ndarray]:
+    """The pictures of one episode."""
+    try:
+        environment: Any = make_environment(environment_id, render_mode="rgb_array")
+        observation, _ = environment.reset(seed=seed)
+        frames, ended = [environment.render()], False
+        while not ended:
+            observation, _, terminated, truncated, _ = environment.step(policy(observation))
+            frames.append(environment.render())
+            ended = terminated or truncated
+    except Exception as error:
+        raise InputError(
+            f"{environment_id}: cannot be drawn here ({error}); without a display set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+        ) from error
+    environment.close()
+    return frames
+
+
+@cache
+def _prepared(environment_id: str) -> gymnasium.Env[Any, Any]:
+    return make_environment(environment_id)

@@ -1,0 +1,68 @@
+"""Learned dynamics as a policy meets them, one step at a time:
+
+    z = start(s)      e = embed(z, a)      (z′, r, end) ~ imagine(e)
+
+Everything a policy sees is `z`; penalties see `e`. Rewards are in the data's units, states normalised.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from gelato.envs.termination import Rule
+from gelato.model.latent import LatentModel, Scaling
+
+Latent = Float[Array, " latent"]
+Action = Float[Array, " action"]
+Embedded = Float[Array, " embedding"]
+
+
+class Imagined(eqx.Module):
+    """The outcome of one imagined step."""
+
+    latent: Float[Array, "*batch latent"]
+    reward: Float[Array, "*batch"]
+    terminated: Bool[Array, "*batch"]
+
+
+class AbstractDynamics(eqx.Module):
+    """A learned model of an environment; MOPO swaps it, GELATO's is latent."""
+
+    @abstractmethod
+    def start(self, state: Float[Array, " state"]) -> Latent:
+        """What the policy sees of a normalised state."""
+
+    @abstractmethod
+    def embed(self, latent: Latent, action: Action) -> Embedded:
+        """The state-action as penalties see it."""
+
+    @abstractmethod
+    def imagine(self, embedding: Embedded, *, key: PRNGKeyArray) -> Imagined:
+        """A sampled step."""
+
+
+class LatentDynamics(AbstractDynamics):
+    """The variational latent model; episodes end by the known rule on decoded states, else by the learned head."""
+
+    model: LatentModel
+    scaling: Scaling
+    rule: Rule | None = eqx.field(static=True)
+
+    def start(self, state: Float[Array, " state"]) -> Latent:
+        return self.model.encode(state).mean
+
+    def embed(self, latent: Latent, action: Action) -> Embedded:
+        return self.model.embedding(latent, action)
+
+    def imagine(self, embedding: Embedded, *, key: PRNGKeyArray) -> Imagined:
+        step_key, end_key = jax.random.split(key)
+        z = self.model.imagine(embedding, key=step_key)
+        reward = self.scaling.rewards.inverse(self.model.reward(embedding).mean)[0]
+        if self.rule is None:
+            ended = jax.random.bernoulli(end_key, self.model.termination_probability(embedding))
+        else:
+            ended = self.rule(jnp.asarray(self.scaling.states.inverse(jnp.mean(self.model.decoded_means(z), axis=0))))
+        return Imagined(z, reward, ended)

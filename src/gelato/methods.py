@@ -1,0 +1,97 @@
+"""The methods of the paper's table, each a combination of values: dynamics, penalty, share of logged steps."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gelato.agents.sac import SACConfig
+from gelato.baselines.ensemble import EnsembleConfig
+from gelato.data.transitions import Dataset
+from gelato.envs.scores import task_of
+from gelato.errors import InputError
+from gelato.model.config import ModelConfig, preset
+
+MethodName = Literal["gelato", "gelato-l2", "gelato-ensemble", "mopo", "mbpo", "sac", "bc"]
+TrainPreset = Literal["default", "small"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """`space` is what the policy sees: the latent state, or the normalised state itself.
+
+    `penalty` names the penalty on imagined steps, `penalty_weight` is λ, and `real_share` the share of a batch that is
+    logged; with 1 nothing is imagined.
+    """
+
+    name: str
+    space: Literal["latent", "state"]
+    penalty: str
+    penalty_weight: float
+    real_share: float
+    clones: bool = False
+
+
+# λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ serves them all.
+_WEIGHTS = {"hopper": 3.0, "walker2d": 3.0, "halfcheetah": 3.0}
+_OTHERWISE = 1.0
+_REAL_SHARE = 0.05
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("gelato", "latent", "transport", _OTHERWISE, _REAL_SHARE),
+        Method("gelato-l2", "latent", "euclidean", _OTHERWISE, _REAL_SHARE),
+        Method("gelato-ensemble", "latent", "ensemble", _OTHERWISE, _REAL_SHARE),
+        Method("mopo", "state", "largest-deviation", _OTHERWISE, _REAL_SHARE),
+        Method("mbpo", "state", "none", 0.0, _REAL_SHARE),
+        Method("sac", "state", "none", 0.0, 1.0),
+        Method("bc", "state", "none", 0.0, 1.0, clones=True),
+    )
+}
+
+
+def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_weight: float | None = None) -> Method:
+    """The method of that name with its preset λ for the data's task, or the penalty and λ given."""
+    if name not in METHODS:
+        raise InputError(f"method {name!r} is not one of {', '.join(METHODS)}")
+    method = METHODS[name]
+    if penalty is not None:
+        if method.space != "latent":
+            raise InputError(f"{name} has a penalty of its own; `penalty` is for gelato")
+        method = replace(method, penalty=penalty)
+    if method.penalty_weight:
+        weight = _WEIGHTS.get(task_of(dataset.environment) or "", _OTHERWISE)
+        method = replace(method, penalty_weight=weight if penalty_weight is None else penalty_weight)
+    return method
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of every stage. Neighbours are sought among `points` transitions, spread evenly over the data."""
+
+    model: ModelConfig
+    ensemble: EnsembleConfig
+    sac: SACConfig
+    neighbours: int = 20
+    points: int = 100_000
+    evaluations: int = 10
+    episodes: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("neighbours", "points", "evaluations", "episodes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
+    """`default` is what the tables are made with; `small` ends within minutes on a laptop."""
+    model = preset("default", dataset)
+    if name == "default":
+        return TrainConfig(model, EnsembleConfig(), SACConfig())
+    return TrainConfig(
+        replace(model, forward_hidden=(256, 256), updates=8_000, variance_updates=2_000),
+        EnsembleConfig(updates=8_000, hidden=(200, 200)),
+        SACConfig(updates=30_000, epoch=1_000, branches=400),
+        points=10_000,
+        evaluations=5,
+        episodes=5,
+    )

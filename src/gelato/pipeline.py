@@ -1,0 +1,229 @@
+"""Algorithm 1, top to bottom: data, model, penalties, policies in the pessimistic MDP, the real environment.
+
+run/                     what was asked for: data, methods, seeds, settings
+run/model, run/ensemble  the fitted dynamics, each a run of its own
+run/latent, run/state,   policies that see the latent state, the state, and clones: metrics and checkpoints,
+run/clones               then last.npz and best.npz
+run/results.json         what every policy did in the real environment
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gelato.agents.cloning import CLONING_METRICS
+from gelato.agents.learner import (
+    EPOCH_METRICS,
+    actors_of,
+    initial_values,
+    new_clones,
+    new_policies,
+    run_cloning,
+    run_epoch,
+)
+from gelato.blocks import run_blocks
+from gelato.data.reference import load
+from gelato.data.transitions import Dataset
+from gelato.envs.scores import normalised_score
+from gelato.errors import InputError
+from gelato.evaluation.deploy import deploy_all
+from gelato.evaluation.deployed import DeployedPolicy, load_policies, save_policies
+from gelato.evaluation.rollout import Evaluator, environment_of, evaluator
+from gelato.methods import Method, TrainConfig, train_preset
+from gelato.model.latent import Scaling
+from gelato.model.networks import GaussianMLP
+from gelato.progress import note
+from gelato.results import Record, write_records
+from gelato.runs import Run
+from gelato.worlds import latent_world, state_world
+
+Metrics = Mapping[str, np.ndarray]
+Block = Callable[[Any, int], tuple[Any, Metrics]]
+GROUPS = ("latent", "state", "clones")
+
+
+def train(
+    dataset: Dataset | str,
+    run: Path | str,
+    methods: Sequence[Method],
+    *,
+    seeds: int = 1,
+    first_seed: int = 0,
+    config: TrainConfig | None = None,
+    workers: int | None = None,
+) -> list[Record]:
+    """Train every method with every seed into a run's folder, or go on with what was begun there."""
+    dataset = load(dataset) if isinstance(dataset, str) else dataset
+    config = config or train_preset("default", dataset)
+    numbers = _numbers(seeds, first_seed)
+    data = dataset.transitions
+    environment = environment_of(dataset.environment, data.states.shape[1], data.action_space)
+    if environment is None:
+        note("there is no environment to run policies in; they are trained all the same")
+    folder = Run(Path(run))
+    with folder.locked():
+        folder.begin(
+            "policies",
+            data={"reference": dataset.reference, "environment": dataset.environment},
+            fingerprint=data.fingerprint(),
+            methods=[asdict(method) for method in methods],
+            config=asdict(config),
+            seeds=list(numbers),
+        )
+        context = nullcontext() if environment is None else evaluator(environment, workers or os.cpu_count() or 1)
+        with context as evaluate:
+            records: list[Record] = []
+            for group in GROUPS:
+                chosen = [method for method in methods if _group(method) == group]
+                if chosen:
+                    records += _Group(dataset, folder.folder, group, chosen, numbers, config, evaluate).train()
+        write_records(folder.folder / "results.json", records)
+    return records
+
+
+def _numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
+    if seeds < 1 or first_seed < 0:
+        raise InputError(f"seeds is {seeds} and the first is {first_seed}; there must be at least one, from 0 on")
+    return tuple(range(first_seed, first_seed + seeds))
+
+
+def _group(method: Method) -> str:
+    return "clones" if method.clones else method.space
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Methods whose policies are trained by one program, with every seed."""
+
+    dataset: Dataset
+    run: Path
+    name: str
+    methods: Sequence[Method]
+    seeds: tuple[int, ...]
+    config: TrainConfig
+    evaluate: Evaluator | None
+
+    def train(self) -> list[Record]:
+        """Train, or read what was trained; the records of every policy."""
+        folder = Run(self.run / self.name)
+        with folder.locked():
+            folder.begin("agents", methods=[method.name for method in self.methods], seeds=list(self.seeds))
+            if not folder.has("last"):
+                state, block, finished, encoders, scaling = self._program()
+
+                def deployed(state: Any) -> list[DeployedPolicy]:
+                    return deploy_all(actors_of(state), encoders, scaling, len(self.methods), len(self.seeds))
+
+                def after(state: Any, step: int) -> Metrics:
+                    return {**finished(state), **self._returns(folder, lambda: deployed(state), step)}
+
+                state = run_blocks(
+                    folder,
+                    state,
+                    block,
+                    labels=self.labels,
+                    total=self.config.sac.updates,
+                    length=self.config.sac.epoch,
+                    title=f"training {', '.join(method.name for method in self.methods)}",
+                    after=lambda state, step: {
+                        **finished(state),
+                        **self._returns(folder, lambda: deployed(state), step),
+                    },
+                    status=_status,
+                )
+                save_policies(folder.folder / "last.npz", deployed(state))
+                folder.remove_checkpoints()
+            return self._records(folder)
+
+    @property
+    def labels(self) -> list[dict[str, Any]]:
+        """Method and seed of every policy, in the order of the program's axes."""
+        return [{"method": method.name, "seed": seed} for method in self.methods for seed in self.seeds]
+
+    def _program(self) -> tuple[Any, Block, Callable[[Any], Metrics], GaussianMLP | None, Scaling]:
+        """Untrained policies, a block of their training, what is measured after it, and what they see the world by."""
+        sac, encoders = self.config.sac, None
+        if self.name == "latent":
+            world, fitted = latent_world(self.dataset, self.run, self.methods, self.seeds, self.config)
+            encoders, scaling = fitted.models.encoder, fitted.scaling
+        else:
+            world, scaling = state_world(self.dataset, self.run, self.methods, self.seeds, self.config)
+
+        def cloning(state: Any, updates: int) -> tuple[Any, Metrics]:
+            state, measured = run_cloning(world, state, config=sac, updates=updates)
+            return state, _named(CLONING_METRICS, measured)
+
+        def epoch(state: Any, updates: int) -> tuple[Any, Metrics]:
+            state, measured = run_epoch(world, state, config=sac, updates=updates)
+            return state, _named(EPOCH_METRICS, measured)
+
+        if self.name == "clones":
+            return new_clones(world, sac), cloning, lambda _: {}, None, scaling
+        values: Callable[[Any], Metrics] = lambda state: {"initial_value": np.ravel(initial_values(world, state))}  # noqa: E731
+        return new_policies(world, sac), epoch, values, encoders, scaling
+
+    def _returns(self, folder: Run, deployed: Callable[[], list[DeployedPolicy]], step: int) -> Metrics:
+        """Returns in the real environment, at so many steps as there are evaluations; the best policies are kept."""
+        nothing = np.full(len(self.labels), np.nan)
+        every = max(1, self.config.sac.updates // self.config.evaluations // self.config.sac.epoch)
+        due = step == self.config.sac.updates or step % (every * self.config.sac.epoch) == 0
+        if self.evaluate is None or not due:
+            return {"return": nothing, "length": nothing}
+        policies = deployed()
+        found = self.evaluate(policies, self.config.episodes)
+        returns = np.array([evaluation.mean for evaluation in found])
+        before = np.full(len(policies), -np.inf)
+        for index, row in enumerate(folder.metrics):
+            which = index % len(policies)
+            before[which] = max(before[which], float(row["return"] or -np.inf))
+        path = folder.folder / "best.npz"
+        kept = load_policies(path) if path.exists() else policies
+        better = returns >= before
+        save_policies(path, [new if b else old for b, new, old in zip(better, policies, kept, strict=True)])
+        return {"return": returns, "length": np.array([evaluation.lengths.mean() for evaluation in found])}
+
+    def _records(self, folder: Run) -> list[Record]:
+        """What every policy came to: the last one, and the best return on the way."""
+        rows = folder.metrics
+        records: list[Record] = []
+        for label in self.labels:
+            own = [row for row in rows if (row["method"], row["seed"]) == (label["method"], str(label["seed"]))]
+            returns = [float(row["return"]) for row in own if row["return"]]
+            last = returns[-1] if returns else None
+            records.append(
+                {
+                    "dataset": self.dataset.reference,
+                    **label,
+                    "updates": int(own[-1]["step"]),
+                    "return": last,
+                    "score": None if last is None else normalised_score(self.dataset.environment, last),
+                    "best_return": max(returns) if returns else None,
+                    "episodes": self.config.episodes,
+                    "initial_value": _number(own[-1].get("initial_value")),
+                    "penalty": _number(own[-1].get("penalty")),
+                }
+            )
+        return records
+
+
+def _named(names: Sequence[str], measured: Any) -> Metrics:
+    """Metrics by name, one entry for each policy."""
+    flat = np.asarray(measured).reshape(-1, len(names))
+    return {name: flat[:, index] for index, name in enumerate(names)}
+
+
+def _status(metrics: Metrics) -> str:
+    shown = [f"{name} {np.mean(metrics[name]):.3g}" for name in ("loss", "value", "penalty") if name in metrics]
+    returns = metrics["return"]
+    if np.isfinite(returns).any():
+        shown.append(f"return {np.nanmean(returns):.0f}")
+    return ", ".join(shown)
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text else None

@@ -1,0 +1,149 @@
+"""From a dataset to what policies learn in: models fitted or read, data embedded, penalties built and calibrated."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gelato.agents.learner import World, stacked
+from gelato.agents.replay import packed
+from gelato.agents.sac import SACConfig, Terms
+from gelato.baselines.ensemble import LargestDeviation, StateDynamics, fit_ensemble
+from gelato.data.transitions import Dataset, Transitions
+from gelato.envs.termination import Rule, termination_rule
+from gelato.mdp.dynamics import AbstractDynamics, LatentDynamics
+from gelato.mdp.pessimistic import Experience
+from gelato.methods import Method, TrainConfig
+from gelato.model.fit import normalised_batch
+from gelato.model.latent import Scaling
+from gelato.model.training import FittedModel, fit_model, split_for
+from gelato.progress import working
+from gelato.uncertainty.build import build_penalty
+from gelato.uncertainty.calibration import SAMPLE, calibrate, calibrate_on
+from gelato.uncertainty.embedded import embed, uniform_actions
+from gelato.uncertainty.penalty import AbstractPenalty, Nothing
+
+_STARTS = 100_000
+_CHUNK = 8192
+# How much larger than that of foreign pairs a penalty is taken to be at most, for the bound on values.
+_LARGEST_PENALTY = 3.0
+
+
+def latent_world(
+    dataset: Dataset, run: Path, methods: Sequence[Method], seeds: tuple[int, ...], config: TrainConfig
+) -> tuple[World, FittedModel]:
+    """The world of methods that learn in the latent model's; the model is kept under `run`."""
+    fitted = fit_model(dataset, run / "model", config=config.model, seeds=len(seeds), first_seed=seeds[0])
+    rule = termination_rule(dataset.environment)
+    dynamics = [LatentDynamics(fitted.seed(index), fitted.scaling, rule) for index in range(len(seeds))]
+    with working("embedding the data and calibrating penalties"):
+        penalties = [_latent_penalties(fitted, index, methods, config) for index in range(len(seeds))]
+        world = _world(dataset, fitted.scaling, dynamics, penalties, methods, seeds, config.sac)
+    return world, fitted
+
+
+def state_world(
+    dataset: Dataset, run: Path, methods: Sequence[Method], seeds: tuple[int, ...], config: TrainConfig
+) -> tuple[World, Scaling]:
+    """The world of methods that see the normalised state; an ensemble is fitted only if a method imagines."""
+    train, _ = split_for(dataset, config.model)
+    scaling = Scaling.fit(train, rewards_to_unit_range=False)
+    rule: Rule | None = termination_rule(dataset.environment)
+    if all(method.real_share == 1 for method in methods):
+        return _world(
+            dataset, scaling, [None] * len(seeds), [[Nothing()] * len(methods)] * len(seeds), methods, seeds, config.sac
+        ), scaling
+    every = fit_ensemble(dataset, run / "ensemble", rule, seeds=seeds, config=config.ensemble)
+    dynamics = [_of_seed(every, index) for index in range(len(seeds))]
+    penalties = [[_state_penalty(one, method, train) for method in methods] for one in dynamics]
+    return _world(dataset, scaling, dynamics, penalties, methods, seeds, config.sac), scaling
+
+
+def _of_seed(dynamics: StateDynamics, index: int) -> StateDynamics:
+    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, dynamics)
+
+
+def _latent_penalties(
+    fitted: FittedModel, index: int, methods: Sequence[Method], config: TrainConfig
+) -> list[AbstractPenalty]:
+    """Calibrated penalties of one seed, one for each method."""
+    model, (train, held_out) = fitted.seed(index), fitted.parts
+    data = embed(model, fitted.scaling, train, config.points)
+    known = embed(model, fitted.scaling, held_out, config.points)
+    chords = model.latent_size >= train.states.shape[1]
+    raw = {
+        name: build_penalty(name, model, data, known, k=min(config.neighbours, len(data) - 1), chords=chords)
+        for name in dict.fromkeys(method.penalty for method in methods)
+    }
+    ready = {name: calibrate(penalty, model, fitted.scaling, data) for name, penalty in raw.items()}
+    return [ready[method.penalty] for method in methods]
+
+
+def _state_penalty(dynamics: StateDynamics, method: Method, train: Transitions) -> AbstractPenalty:
+    if method.penalty == "none":
+        return Nothing()
+    rows = np.random.default_rng(0).permutation(len(train))[: 2 * SAMPLE]
+    batch = normalised_batch(train[rows], dynamics.scaling, jnp.zeros((len(rows), 0)))
+    half = len(rows) // 2
+    away = batch.states[half:] + (batch.states[half:] - batch.states[: len(rows) - half]) / 2
+    actions = uniform_actions(dynamics.scaling, len(away), jax.random.key(0))
+    inside, outside = jax.vmap(dynamics.embed)(batch.states, batch.actions), jax.vmap(dynamics.embed)(away, actions)
+    return calibrate_on(LargestDeviation(dynamics), inside, jnp.full(len(inside), -1), outside)
+
+
+def _world(
+    dataset: Dataset,
+    scaling: Scaling,
+    dynamics: Sequence[AbstractDynamics | None],
+    penalties: Sequence[Sequence[AbstractPenalty]],
+    methods: Sequence[Method],
+    seeds: tuple[int, ...],
+    config: SACConfig,
+) -> World:
+    transitions = dataset.transitions.with_successors()
+    batch = normalised_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    rewards = jnp.asarray(transitions.rewards, jnp.float32)
+    firsts = np.array([rows.start for rows in transitions.episode_slices])[:1000]
+    chosen = np.random.default_rng(0).permutation(len(transitions))[:_STARTS]
+    real, starts, initial = [], [], []
+    for one in dynamics:
+        z, after = _seen(one, batch.states), _seen(one, batch.next_states)
+        real.append(packed(Experience(z, batch.actions, rewards, after, batch.terminated)))
+        starts.append(z[chosen])
+        initial.append(z[firsts])
+    weights = np.array([method.penalty_weight for method in methods], np.float32)
+    return World(
+        dynamics=None if dynamics[0] is None else stacked(dynamics),
+        real=jnp.stack(real),
+        starts=jnp.stack(starts),
+        initial=jnp.stack(initial),
+        penalties=tuple(stacked([of_seed[index] for of_seed in penalties]) for index in range(len(methods))),
+        weights=jnp.asarray(weights),
+        terms=_terms(methods, float(rewards.min()), float(rewards.max()), config.discount),
+        seeds=jnp.array(seeds),
+        action_space=transitions.action_space,
+    )
+
+
+def _terms(methods: Sequence[Method], low: float, high: float, discount: float) -> Terms:
+    """Shares of logged steps, and what values can be: at best the largest reward for ever, or once if that is less."""
+    lowest = np.array([low - _LARGEST_PENALTY * method.penalty_weight for method in methods], np.float32)
+    return Terms(
+        jnp.array([method.real_share for method in methods]),
+        jnp.asarray(np.minimum(lowest, lowest / (1 - discount))),
+        jnp.full(len(methods), max(high, high / (1 - discount))),
+    )
+
+
+def _seen(dynamics: AbstractDynamics | None, states: Float[Array, "n state"]) -> Float[Array, "n latent"]:
+    """What a policy sees of normalised states."""
+    return states if dynamics is None else _start(dynamics, states)
+
+
+@eqx.filter_jit
+def _start(dynamics: AbstractDynamics, states: Float[Array, "n state"]) -> Float[Array, "n latent"]:
+    return jax.lax.map(dynamics.start, states, batch_size=min(_CHUNK, len(states)))
