@@ -37,6 +37,7 @@ from gelato.evaluation.rollout import Evaluator, environment_of, evaluator
 from gelato.methods import Method, TrainConfig, train_preset
 from gelato.model.latent import Scaling
 from gelato.model.networks import GaussianMLP
+from gelato.model.training import FittedModel, fit_model, load_model
 from gelato.progress import note
 from gelato.results import Record, write_records
 from gelato.runs import Run
@@ -55,9 +56,13 @@ def train(
     seeds: int = 1,
     first_seed: int = 0,
     config: TrainConfig | None = None,
+    model: Path | str | None = None,
     workers: int | None = None,
 ) -> list[Record]:
-    """Train every method with every seed into a run's folder, or go on with what was begun there."""
+    """Train every method with every seed into a run's folder, or go on with what was begun there.
+
+    `model` is the folder of a latent model fitted before, with these seeds among its own.
+    """
     dataset = load(dataset) if isinstance(dataset, str) else dataset
     config = config or train_preset("default", dataset)
     numbers = _numbers(seeds, first_seed)
@@ -74,6 +79,7 @@ def train(
             methods=[asdict(method) for method in methods],
             config=asdict(config),
             seeds=list(numbers),
+            model=None if model is None else str(model),
         )
         context = nullcontext() if environment is None else evaluator(environment, workers or os.cpu_count() or 1)
         with context as evaluate:
@@ -81,7 +87,7 @@ def train(
             for group in GROUPS:
                 chosen = [method for method in methods if _group(method) == group]
                 if chosen:
-                    records += _Group(dataset, folder.folder, group, chosen, numbers, config, evaluate).train()
+                    records += _Group(dataset, folder.folder, group, chosen, numbers, config, model, evaluate).train()
         write_records(folder.folder / "results.json", records)
     return records
 
@@ -106,6 +112,7 @@ class _Group:
     methods: Sequence[Method]
     seeds: tuple[int, ...]
     config: TrainConfig
+    model: Path | str | None
     evaluate: Evaluator | None
 
     def train(self) -> list[Record]:
@@ -149,8 +156,9 @@ class _Group:
         """Untrained policies, a block of their training, what is measured after it, and what they see the world by."""
         sac, encoders = self.config.sac, None
         if self.name == "latent":
-            world, fitted = latent_world(self.dataset, self.run, self.methods, self.seeds, self.config)
-            encoders, scaling = fitted.models.encoder, fitted.scaling
+            fitted = self._fitted()
+            world, scaling = latent_world(fitted, self.methods, self.config), fitted.scaling
+            encoders = fitted.models.encoder
         else:
             world, scaling = state_world(self.dataset, self.run, self.methods, self.seeds, self.config)
 
@@ -166,6 +174,13 @@ class _Group:
             return new_clones(world, sac), cloning, lambda _: {}, None, scaling
         values: Callable[[Any], Metrics] = lambda state: {"initial_value": np.ravel(initial_values(world, state))}  # noqa: E731
         return new_policies(world, sac), epoch, values, encoders, scaling
+
+    def _fitted(self) -> FittedModel:
+        """The latent models of these seeds, fitted here or read from where they were."""
+        if self.model is None:
+            path, config = self.run / "model", self.config.model
+            return fit_model(self.dataset, path, config=config, seeds=len(self.seeds), first_seed=self.seeds[0])
+        return load_model(self.model, self.dataset).of_seeds(self.seeds)
 
     def _returns(self, folder: Run, deployed: Callable[[], list[DeployedPolicy]], step: int) -> Metrics:
         """Returns in the real environment, at so many steps as there are evaluations; the best policies are kept."""

@@ -20,7 +20,7 @@ from gelato.mdp.pessimistic import Experience
 from gelato.methods import Method, TrainConfig
 from gelato.model.fit import normalised_batch
 from gelato.model.latent import Scaling
-from gelato.model.training import FittedModel, fit_model, split_for
+from gelato.model.training import FittedModel, split_for
 from gelato.progress import working
 from gelato.uncertainty.build import build_penalty
 from gelato.uncertainty.calibration import SAMPLE, calibrate, calibrate_on
@@ -33,17 +33,14 @@ _CHUNK = 8192
 _LARGEST_PENALTY = 3.0
 
 
-def latent_world(
-    dataset: Dataset, run: Path, methods: Sequence[Method], seeds: tuple[int, ...], config: TrainConfig
-) -> tuple[World, FittedModel]:
-    """The world of methods that learn in the latent model's; the model is kept under `run`."""
-    fitted = fit_model(dataset, run / "model", config=config.model, seeds=len(seeds), first_seed=seeds[0])
-    rule = termination_rule(dataset.environment)
-    dynamics = [LatentDynamics(fitted.seed(index), fitted.scaling, rule) for index in range(len(seeds))]
+def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainConfig) -> World:
+    """The world of methods that learn in the latent model's."""
+    rule = termination_rule(fitted.dataset.environment)
+    every = range(len(fitted.seeds))
+    dynamics = [LatentDynamics(fitted.seed(index), fitted.scaling, rule) for index in every]
     with working("embedding the data and calibrating penalties"):
-        penalties = [_latent_penalties(fitted, index, methods, config) for index in range(len(seeds))]
-        world = _world(dataset, fitted.scaling, dynamics, penalties, methods, seeds, config.sac)
-    return world, fitted
+        penalties = [_latent_penalties(fitted, index, methods, config) for index in every]
+        return _world(fitted.dataset, fitted.scaling, dynamics, penalties, methods, fitted.seeds, config.sac)
 
 
 def state_world(

@@ -8,6 +8,7 @@ updates on batches of both. Everything here is for one policy; `learner.py` runs
 The clip is to what the reward range allows: an overestimated value cannot feed on itself.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,7 +176,7 @@ def all_values(
 def target_entropy(space: ActionSpace) -> float:
     """What the temperature is tuned for: `−d_A` for a box, a tenth of the largest there is for discrete actions."""
     if isinstance(space, Discrete):
-        return float(_DISCRETE_ENTROPY * jnp.log(space.n))
+        return _DISCRETE_ENTROPY * math.log(space.n)
     return -float(space.size)
 
 

@@ -15,7 +15,7 @@ from gelato.cli.bench import bench
 from gelato.cli.data import data
 from gelato.cli.figure import figure
 from gelato.cli.model import model
-from gelato.cli.policy import train
+from gelato.cli.policy import evaluate, export, table, train
 from gelato.cli.uncertainty import uncertainty
 from gelato.errors import InputError
 
@@ -28,6 +28,9 @@ app.command(data, name="data", help="See, make and import logged transitions.")
 app.command(model, name="model", help="Fit the latent model of dynamics and see how good it is.")
 app.command(name="uncertainty")(uncertainty)
 app.command(name="train")(train)
+app.command(name="evaluate")(evaluate)
+app.command(name="table")(table)
+app.command(name="export")(export)
 app.command(name="figure", help="Draw a figure of a fitted model's geometry.")(figure)
 app.command(bench, name="bench", help="Measure speed and exactness on this machine.")
 

@@ -19,6 +19,7 @@ def train(
     first_seed: int = 0,
     preset: Literal["default", "small"] = "default",
     transitions: int | None = None,
+    model: Path | None = None,
     penalty: str | None = None,
     penalty_weight: float | None = None,
     updates: int | None = None,
@@ -41,6 +42,7 @@ def train(
         first_seed: The first seed.
         preset: `default` is what the tables are made with, `small` ends within minutes on a laptop.
         transitions: Make a named dataset of this size instead of its own.
+        model: The folder of a latent model fitted before (`gelato model fit`), instead of fitting one here.
         penalty: Another penalty for gelato (`gelato uncertainty --help` names them).
         penalty_weight: λ, in units of reward for a penalty of 1 (that of pairs clearly foreign to the data).
         updates: Updates of the policy.
@@ -56,7 +58,7 @@ def train(
     dataset = load(reference if transitions is None else f"{reference},transitions={transitions}")
     config = _changed(train_preset(preset, dataset), updates, model_updates, evaluations, episodes)
     chosen = [method_for(name, dataset, penalty, penalty_weight) for name in dict.fromkeys(method)]
-    records = train_policies(dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config)
+    records = train_policies(dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config, model=model)
     if json:
         print_json({"run": str(run), "records": records})
     else:
@@ -95,3 +97,103 @@ def _print_records(records: list[dict[str, Any]]) -> None:
     ]
     title = f"{records[0]['dataset']}, {records[0]['episodes']} episodes"
     print_table((title, "seed", "return (last)", "score", "best on the way", "value (model)", "U along it"), rows)
+
+
+def evaluate(
+    run: Positional[Path],
+    episodes: int = 10,
+    which: Literal["last", "best"] = "last",
+    json: bool = False,
+    video: Path | None = None,
+) -> None:
+    """Run trained policies in the real environment: deterministic actions, fixed seeds, on all cores.
+
+    Args:
+        run: The folder of `gelato train`.
+        episodes: Episodes for each policy.
+        which: The last policies of training, or those with the best return on the way.
+        json: Print one JSON object and nothing else.
+        video: Also draw an episode of the first policy into this file (.gif, or .mp4 with the extra `video`).
+    """
+    from gelato.errors import InputError
+    from gelato.evaluation.video import check_video, write_video
+    from gelato.trained import environment_for, evaluate_run, trained_policies
+
+    if episodes < 1:
+        raise InputError(f"episodes is {episodes}; run at least one")
+    check_video(video)
+    records = evaluate_run(run, episodes, which)
+    if video is not None:
+        first = trained_policies(run, which)[0]
+        write_video(first.policy, environment_for(first), video)
+    if json:
+        print_json({"run": str(run), "which": which, "records": records})
+        return
+    rows = [
+        (
+            str(r["method"]),
+            str(r["seed"]),
+            f"{r['return']:,.1f} ± {r['return_std']:,.1f}",
+            "-" if r["score"] is None else f"{r['score']:.1f}",
+            f"{r['length']:,.0f}",
+        )
+        for r in records
+    ]
+    print_table((f"{which} policies, {episodes} episodes", "seed", "return", "score", "length"), rows)
+
+
+def table(
+    runs: Positional[tuple[Path, ...]], format: Literal["md", "latex", "json"] = "md", out: Path | None = None
+) -> None:
+    """Put training runs side by side: mean ± std over seeds, IQM with 95% intervals, the paper's numbers beside.
+
+    Args:
+        runs: Folders of `gelato train`, or JSON files of records.
+        format: Markdown, LaTeX or JSON.
+        out: Write to this file instead of standard output.
+    """
+    import sys
+    from json import dumps
+
+    from gelato.errors import InputError
+    from gelato.report.policy_table import aggregate, as_text, gather, summarise_policies
+
+    if not runs:
+        raise InputError("name at least one run's folder")
+    records = gather(runs)
+    if format == "json":
+        text = dumps({"cells": summarise_policies(records), "methods": aggregate(records)}) + "\n"
+    else:
+        text = as_text(records, format)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text)
+
+
+def export(
+    run: Positional[Path],
+    onnx: Path,
+    method: str | None = None,
+    seed: int | None = None,
+    which: Literal["last", "best"] = "last",
+) -> None:
+    """Write encoder and policy as one ONNX graph, from observation to action, checked with onnxruntime.
+
+    Args:
+        run: The folder of `gelato train`.
+        onnx: The file to write.
+        method: Whose policy, the first in the run unless told.
+        seed: Which seed, the first unless told.
+        which: The last policy of training, or the one with the best return on the way.
+    """
+    from gelato.cli.output import print_fields
+    from gelato.evaluation.onnx_export import export_onnx
+    from gelato.trained import trained_policies
+
+    chosen = trained_policies(run, which, method, seed)[0]
+    difference = export_onnx(chosen.policy, onnx)
+    print_fields(
+        f"{onnx} written",
+        {"method": chosen.method, "seed": str(chosen.seed), "largest difference": f"{difference:.1e}"},
+    )

@@ -15,8 +15,8 @@ from jaxtyping import Float, Num
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.runs import read_arrays, save_arrays
 
-Weights = Float[np.ndarray, "out in"]
-Bias = Float[np.ndarray, " out"]
+Weights = Float[np.ndarray, "_ _"]
+Bias = Float[np.ndarray, " _"]
 
 
 def _softplus(x: np.ndarray) -> np.ndarray:

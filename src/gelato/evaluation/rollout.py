@@ -112,7 +112,8 @@ def record_frames(environment_id: str, policy: DeployedPolicy, seed: int = FIRST
             ended = terminated or truncated
     except Exception as error:
         raise InputError(
-            f"{environment_id}: cannot be drawn here ({error}); without a display set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+            f"{environment_id}: cannot be drawn here; without a display install EGL or OSMesa and set MUJOCO_GL=egl or "
+            f"MUJOCO_GL=osmesa ({str(error).splitlines()[0]})"
         ) from error
     environment.close()
     return frames

@@ -1,7 +1,7 @@
 """A fit as a run: blocks of updates with progress, checkpoints that resume bit for bit, and the result on disk."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,15 @@ class FittedModel:
     def seed(self, index: int) -> LatentModel:
         """The model of one seed."""
         return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.models)
+
+    def of_seeds(self, seeds: tuple[int, ...]) -> "FittedModel":
+        """The same with some of the seeds only."""
+        missing = [seed for seed in seeds if seed not in self.seeds]
+        if missing:
+            raise InputError(f"{self.run.folder}: holds no seed {missing[0]}, only {', '.join(map(str, self.seeds))}")
+        rows = np.array([self.seeds.index(seed) for seed in seeds])
+        models = jax.tree.map(lambda leaf: leaf[rows] if eqx.is_array(leaf) else leaf, self.models)
+        return replace(self, seeds=seeds, models=models)
 
     @property
     def parts(self) -> tuple[Transitions, Transitions]:

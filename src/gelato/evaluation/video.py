@@ -1,0 +1,50 @@
+"""An episode as a moving picture."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gelato.errors import InputError
+from gelato.evaluation.deployed import DeployedPolicy
+from gelato.evaluation.rollout import record_frames
+
+_MILLISECONDS = 33
+_MOST_FRAMES = 300
+
+
+def check_video(path: Path | None) -> None:
+    """Refuse a file that cannot be written before anything is computed."""
+    if path is None:
+        return
+    if path.suffix not in (".gif", ".mp4"):
+        raise InputError(f"{path}: a video is .gif or .mp4")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: the folder does not exist")
+    if path.suffix == ".mp4":
+        _ffmpeg(path)
+
+
+def write_video(policy: DeployedPolicy, environment: str, path: Path) -> None:
+    """One episode of a policy; a long one is thinned to a few hundred pictures."""
+    frames = record_frames(environment, policy)
+    frames = frames[:: -(-len(frames) // _MOST_FRAMES)]
+    if path.suffix == ".mp4":
+        writer = _ffmpeg(path).write_frames(str(path), frames[0].shape[1::-1], fps=1000 / _MILLISECONDS)
+        writer.send(None)
+        for frame in frames:
+            writer.send(np.ascontiguousarray(frame))
+        writer.close()
+        return
+    from PIL import Image
+
+    pictures = [Image.fromarray(frame) for frame in frames]
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=_MILLISECONDS, loop=0)
+
+
+def _ffmpeg(path: Path) -> Any:
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise InputError(f"{path}: .mp4 needs pip install 'gelato-rl[video]'; .gif works without") from error
+    return imageio_ffmpeg

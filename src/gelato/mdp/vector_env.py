@@ -1,0 +1,85 @@
+"""The pessimistic MDP as a Gymnasium vector environment, so that any library can be Algorithm 1's "RL algorithm"."""
+
+from typing import Any
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from gelato.data.spaces import ActionSpace, Discrete, to_gymnasium
+from gelato.errors import InputError
+from gelato.mdp.pessimistic import PessimisticMDP, State, Step
+
+
+class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """`num_envs` episodes of the MDP side by side. Observations are latent states, rewards `r − λU`.
+
+    An episode that ends starts anew in the same step; `infos["final_obs"]` then holds where it ended, and
+    `infos["penalty"]` always holds `U`.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 - Gymnasium declares it as an instance variable
+
+    def __init__(self, mdp: PessimisticMDP, action_space: ActionSpace, num_envs: int = 1) -> None:
+        if num_envs < 1:
+            raise InputError(f"num_envs is {num_envs}; it must be at least 1")
+        self.mdp, self.num_envs, self._space = mdp, num_envs, action_space
+        size = mdp.starts.shape[1]
+        self.single_observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.single_action_space = to_gymnasium(action_space)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._key = jax.random.key(0)
+        self._state: State | None = None
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start every episode from a state of the data; `seed` fixes all that follows."""
+        del options
+        if isinstance(seed, list):
+            seed = seed[0]
+        if seed is not None:
+            self._key = jax.random.key(seed)
+        self._key, key = jax.random.split(self._key)
+        self._state = _reset(self.mdp, jax.random.split(key, self.num_envs))
+        return np.asarray(self._state.latent), {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of every episode."""
+        if self._state is None:
+            raise InputError("step was called before reset; call reset first")
+        given = np.asarray(actions)
+        encoded = self._space.encode(given if isinstance(self._space, Discrete) else given.astype(np.float32))
+        self._key, key = jax.random.split(self._key)
+        step, self._state = _step(self.mdp, self._state, encoded, jax.random.split(key, self.num_envs))
+        terminated, truncated = np.asarray(step.terminated), np.asarray(step.truncated)
+        infos: dict[str, Any] = {"penalty": np.asarray(step.penalty), "_penalty": np.ones(self.num_envs, bool)}
+        ended = terminated | truncated
+        if ended.any():
+            final = np.asarray(step.state.latent)
+            infos["final_obs"] = np.array([row if end else None for row, end in zip(final, ended)], dtype=object)
+            infos["_final_obs"] = ended
+        return np.asarray(self._state.latent), np.asarray(step.reward, np.float64), terminated, truncated, infos
+
+
+@eqx.filter_jit
+def _reset(mdp: PessimisticMDP, keys: Any) -> State:
+    return jax.vmap(lambda key: mdp.reset(key=key))(keys)
+
+
+@eqx.filter_jit
+def _step(mdp: PessimisticMDP, state: State, actions: Any, keys: Any) -> tuple[Step, State]:
+    """The step, and the state to go on from."""
+
+    def one(state: State, action: Any, key: Any) -> tuple[Step, State]:
+        step_key, reset_key = jax.random.split(key)
+        step = mdp.step(state, action, key=step_key)
+        ended, fresh = step.terminated | step.truncated, mdp.reset(key=reset_key)
+        return step, jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, step.state)
+
+    return jax.vmap(one)(state, actions, keys)

@@ -1,0 +1,172 @@
+"""Tables of returns: mean ± standard deviation over seeds, IQM with bootstrap intervals, the paper's numbers beside."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import trim_mean
+
+from gelato.errors import InputError
+from gelato.results import Record, read_records
+
+# Table 1 of the paper: mean return over five seeds, D4RL v0 data.
+_TASKS = ("hopper", "walker2d", "halfcheetah")
+_KINDS = ("random", "medium", "medium-expert")
+_PAPER = {
+    "gelato": (685, 1676, 574, 412, 1269, 1515, 2560, 5168, 7989),
+    "gelato-l2": (544, 1320, 815, 388, 312, 1255, 512, 4096, 7304),
+    "mopo": (677, 1202, 1063, 396, 518, 1296, 4114, 4974, 7594),
+    "mbpo": (444, 457, 2105, 251, 370, 222, 3527, 3228, 907),
+    "sac": (664, 325, 1850, 120, 27, -2, 3502, -839, -78),
+    "bc": (615, 1234, 3907, 47, 193, 329, -41, 4201, 4164),
+}
+DATASETS = tuple(f"{task}-{kind}" for task in _TASKS for kind in _KINDS)
+_RESAMPLES = 2000
+
+
+def paper_return(dataset: str, method: str) -> int | None:
+    """What the paper reports, if anything."""
+    if method not in _PAPER or dataset not in DATASETS:
+        return None
+    return _PAPER[method][DATASETS.index(dataset)]
+
+
+def gather(runs: Sequence[Path]) -> list[Record]:
+    """The records of training runs' folders, or of files of records."""
+    found: list[Record] = []
+    for run in runs:
+        path = run / "results.json" if run.is_dir() else run
+        if not path.exists():
+            raise InputError(f"{run}: has no results; `gelato train` writes results.json when a run is finished")
+        found += read_records(path)
+    if not found:
+        raise InputError("the runs hold no records yet")
+    return found
+
+
+def summarise_policies(records: Sequence[Record]) -> list[Record]:
+    """A record for each dataset and method: mean and standard deviation over seeds, and the paper's number."""
+    rows: list[Record] = []
+    pairs = dict.fromkeys((str(record["dataset"]), str(record["method"])) for record in records)
+    for dataset, method in sorted(pairs, key=_order):
+        own = [record for record in records if (record["dataset"], record["method"]) == (dataset, method)]
+        returns = [float(record["return"]) for record in own if record["return"] is not None]
+        scores = [float(record["score"]) for record in own if record["score"] is not None]
+        rows.append(
+            {
+                "dataset": dataset,
+                "method": method,
+                "seeds": len(own),
+                "updates": own[0]["updates"],
+                **_spread("return", returns),
+                **_spread("score", scores),
+                "paper": paper_return(dataset, method),
+            }
+        )
+    return rows
+
+
+def _order(pair: tuple[str, str]) -> tuple[int, int, str, str]:
+    dataset, method = pair
+    known = DATASETS.index(dataset) if dataset in DATASETS else len(DATASETS)
+    methods = ("gelato", "gelato-l2", "gelato-ensemble", *_PAPER)
+    return known, methods.index(method) if method in methods else len(methods), dataset, method
+
+
+def _spread(name: str, values: Sequence[float]) -> Record:
+    if not values:
+        return {f"{name}_mean": None, f"{name}_std": None}
+    return {f"{name}_mean": float(np.mean(values)), f"{name}_std": float(np.std(values))}
+
+
+def aggregate(records: Sequence[Record]) -> list[Record]:
+    """For each method the mean and IQM of normalised scores over datasets and seeds, with 95% intervals.
+
+    As rliable defines them: the middle half of all runs, and a bootstrap that draws seeds within each dataset.
+    """
+    rows: list[Record] = []
+    for method in dict.fromkeys(str(record["method"]) for record in records):
+        by_dataset: dict[str, list[float]] = {}
+        for record in records:
+            if record["method"] == method and record["score"] is not None:
+                by_dataset.setdefault(str(record["dataset"]), []).append(float(record["score"]))
+        if not by_dataset:
+            continue
+        groups = [np.array(values) for values in by_dataset.values()]
+        low, high = np.quantile(_resampled(groups), (0.025, 0.975))
+        scores = np.concatenate(groups)
+        rows.append(
+            {
+                "method": method,
+                "datasets": len(groups),
+                "mean_score": float(np.mean([group.mean() for group in groups])),
+                "iqm": float(trim_mean(scores, 0.25)),
+                "iqm_low": float(low),
+                "iqm_high": float(high),
+            }
+        )
+    return sorted(rows, key=lambda row: -float(row["mean_score"] or 0))
+
+
+def _resampled(groups: Sequence[np.ndarray]) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    drawn = [group[rng.integers(len(group), size=(_RESAMPLES, len(group)))] for group in groups]
+    return trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
+
+
+def as_text(records: Sequence[Record], form: str) -> str:
+    """Both tables in Markdown or LaTeX."""
+    cells = summarise_policies(records)
+    tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]] = [
+        (
+            ("dataset", "method", "return", "score", "paper", "seeds", "updates"),
+            [
+                (
+                    str(cell["dataset"]),
+                    str(cell["method"]),
+                    _number(cell, "return", ",.0f"),
+                    _number(cell, "score", ".1f"),
+                    "–" if cell["paper"] is None else f"{cell['paper']:,}",
+                    str(cell["seeds"]),
+                    f"{cell['updates']:,}",
+                )
+                for cell in cells
+            ],
+        ),
+        (
+            ("method", "datasets", "mean score", "IQM", "95% interval"),
+            [
+                (
+                    str(row["method"]),
+                    str(row["datasets"]),
+                    f"{row['mean_score']:.1f}",
+                    f"{row['iqm']:.1f}",
+                    f"{row['iqm_low']:.1f} to {row['iqm_high']:.1f}",
+                )
+                for row in aggregate(records)
+            ],
+        ),
+    ]
+    writer = _latex if form == "latex" else _markdown
+    return "\n\n".join(writer(columns, rows) for columns, rows in tables if rows) + "\n"
+
+
+def _number(cell: Record, name: str, form: str) -> str:
+    if cell[f"{name}_mean"] is None:
+        return "–"
+    return f"{cell[f'{name}_mean']:{form}} ± {cell[f'{name}_std']:{form}}"
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _latex(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        escaped = (cell.replace("%", r"\%").replace("±", r"$\pm$").replace("–", "--") for cell in cells)
+        return " & ".join(escaped) + r" \\"
+
+    body = "\n".join(line(row) for row in rows)
+    layout = "l" * len(columns)
+    return f"\\begin{{tabular}}{{{layout}}}\n\\hline\n{line(columns)}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}"

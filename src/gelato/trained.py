@@ -1,0 +1,80 @@
+"""Trained policies as later commands need them: read from a run's folder, run again, drawn."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gelato.envs.scores import normalised_score
+from gelato.envs.simulate import available_environment
+from gelato.errors import InputError
+from gelato.evaluation.deployed import DeployedPolicy, load_policies
+from gelato.evaluation.rollout import evaluator
+from gelato.results import Record
+from gelato.runs import Run
+
+Which = Literal["last", "best"]
+
+
+@dataclass(frozen=True)
+class TrainedPolicy:
+    """A policy and where it comes from."""
+
+    policy: DeployedPolicy
+    method: str
+    seed: int
+    dataset: str
+    environment: str | None
+
+
+def trained_policies(
+    run: Path | str, which: Which = "last", method: str | None = None, seed: int | None = None
+) -> list[TrainedPolicy]:
+    """The policies of a training run, all of them or those of one method or seed."""
+    folder = Path(run)
+    description = Run(folder).description
+    if description["kind"] != "policies":
+        raise InputError(f"{run}: holds a run of kind {description['kind']}; `gelato train` makes policies")
+    data, found = description["data"], []
+    for group in sorted(path.parent for path in folder.glob("*/run.json")):
+        inner = Run(group).description
+        if inner["kind"] != "agents":
+            continue
+        labels = [(name, number) for name in inner["methods"] for number in inner["seeds"]]
+        for policy, (name, number) in zip(load_policies(group / f"{which}.npz"), labels, strict=True):
+            if method in (None, name) and seed in (None, number):
+                found.append(TrainedPolicy(policy, name, number, data["reference"], data["environment"]))
+    if not found:
+        raise InputError(f"{run}: holds no finished policy of method {method or 'any'} and seed {seed or 'any'}")
+    order = [method["name"] for method in description["methods"]]
+    return sorted(found, key=lambda trained: (order.index(trained.method), trained.seed))
+
+
+def evaluate_run(run: Path | str, episodes: int, which: Which = "last", workers: int | None = None) -> list[Record]:
+    """Every policy of a run in the real environment, as flat records."""
+    policies = trained_policies(run, which)
+    environment = environment_for(policies[0])
+    with evaluator(environment, workers or os.cpu_count() or 1) as evaluate:
+        found = evaluate([trained.policy for trained in policies], episodes)
+    return [
+        {
+            "dataset": trained.dataset,
+            "method": trained.method,
+            "seed": trained.seed,
+            "which": which,
+            "episodes": episodes,
+            "return": evaluation.mean,
+            "return_std": float(evaluation.returns.std()),
+            "score": normalised_score(trained.environment, evaluation.mean),
+            "length": float(evaluation.lengths.mean()),
+        }
+        for trained, evaluation in zip(policies, found, strict=True)
+    ]
+
+
+def environment_for(trained: TrainedPolicy) -> str:
+    """The environment a policy is for, which has to be here."""
+    environment = available_environment(trained.environment)
+    if environment is None:
+        raise InputError(f"{trained.dataset}: there is no environment here to run policies in")
+    return environment

@@ -1,0 +1,75 @@
+"""Five tiny MDPs whose values are known, as dynamics: what any agent has to solve."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array
+
+from gelato.data.spaces import ActionSpace, Continuous, Discrete
+from gelato.mdp.dynamics import AbstractDynamics, Imagined
+
+DISCOUNT = 0.9
+
+
+class Tiny(AbstractDynamics):
+    """States are `(position, sign)`; `kind` says what pays.
+
+    `constant`: 1, at once. `sign`: what the state shows. `delayed`: 1 after a second step. `action`: 1 for the right
+    action. `both`: 1 for the action that the state shows.
+    """
+
+    kind: str = eqx.field(static=True)
+
+    def start(self, state: Array) -> Array:
+        return state
+
+    def embed(self, latent: Array, action: Array) -> Array:
+        return jnp.concatenate([latent, action])
+
+    def imagine(self, embedding: Array, *, key: Any) -> Imagined:
+        del key
+        position, sign, chosen = embedding[0], embedding[1], embedding[-1]
+        right = (chosen > 0.5).astype(jnp.float32) if embedding.shape[0] > 3 else (chosen + 1) / 2
+        last = position > 0.5 if self.kind == "delayed" else jnp.array(True)
+        shown = (sign > 0).astype(jnp.float32)
+        reward = {
+            "constant": jnp.ones(()),
+            "sign": sign,
+            "delayed": last.astype(jnp.float32),
+            "action": right,
+            "both": 1 - jnp.abs(right - shown),
+        }[self.kind]
+        return Imagined(jnp.stack([jnp.ones(()), sign]), reward, last)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A tiny MDP, its starts, and the value of the best policy in each."""
+
+    dynamics: Tiny
+    space: ActionSpace
+    starts: Array
+    values: Array
+
+
+@pytest.fixture(params=["constant", "sign", "delayed", "action", "both"])
+def kind(request: Any) -> str:
+    return request.param
+
+
+@pytest.fixture(params=["discrete", "continuous"])
+def known(request: Any, kind: str) -> Known:
+    """Each of the five, with two actions or a box of them."""
+    space: ActionSpace = Discrete(2) if request.param == "discrete" else Continuous((-1.0,), (1.0,))
+    starts = jnp.array([[0.0, 1.0], [0.0, -1.0]])
+    values = {"constant": [1, 1], "sign": [1, -1], "delayed": [DISCOUNT] * 2, "action": [1, 1], "both": [1, 1]}[kind]
+    return Known(Tiny(kind), space, starts, jnp.array(values, jnp.float32))
+
+
+def seeded(tree: Any) -> Any:
+    """One seed's pytree with the seeds axis."""
+    return jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, tree)

@@ -1,0 +1,160 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+from gelato.agents.learner import World, new_policies, run_epoch
+from gelato.agents.networks import Actor
+from gelato.agents.replay import Ring, packed, unpacked
+from gelato.agents.sac import SACConfig, SACState, Terms, all_values
+from gelato.data.spaces import Continuous, Discrete
+from gelato.mdp.pessimistic import Experience
+from gelato.uncertainty.penalty import AbstractPenalty, Nothing
+from tests.agents.conftest import DISCOUNT, Known, Tiny
+
+CONFIG = SACConfig(
+    hidden=(32, 32),
+    actor_rate=3e-3,
+    critic_rate=3e-3,
+    discount=DISCOUNT,
+    target_rate=0.05,
+    batch_size=64,
+    updates=1500,
+    epoch=500,
+    branches=32,
+    horizon=2,
+    replay=512,
+)
+
+
+def world_of(
+    known: Known,
+    seeds: tuple[int, ...] = (0,),
+    weights: tuple[float, ...] = (0.0,),
+    penalty: AbstractPenalty | None = None,
+) -> World:
+    many = [jax.tree.map(lambda leaf: jnp.stack([leaf] * len(seeds)) if eqx.is_array(leaf) else leaf, known.starts)]
+    columns = 2 * 2 + known.space.size + 2
+    variants = len(weights)
+    return World(
+        dynamics=known.dynamics,
+        real=jnp.zeros((len(seeds), 1, columns)),
+        starts=many[0],
+        initial=many[0],
+        penalties=(penalty or Nothing(),) * variants,
+        weights=jnp.array(weights),
+        terms=Terms(jnp.zeros(variants), jnp.full(variants, -10.0), jnp.full(variants, 10.0)),
+        seeds=jnp.array(seeds),
+        action_space=known.space,
+    )
+
+
+def trained(world: World, config: SACConfig = CONFIG) -> tuple[SACState, Array]:
+    policies = new_policies(world, config)
+    for _ in range(config.updates // config.epoch):
+        policies, metrics = run_epoch(world, policies, config=config, updates=config.epoch)
+    return policies, metrics
+
+
+def first(tree: SACState) -> SACState:
+    return jax.tree.map(lambda leaf: leaf[0, 0] if eqx.is_array(leaf) else leaf, tree)
+
+
+def test_sac_finds_the_known_values_of_five_tiny_mdps(known: Known) -> None:
+    agent = first(trained(world_of(known))[0]).agent
+    values = jax.vmap(lambda z: jnp.min(all_values(agent.critics, z, agent.actor.mode(z))))(known.starts)
+    np.testing.assert_allclose(values, known.values, atol=0.1)
+
+
+@pytest.fixture
+def simple() -> Known:
+    return Known(Tiny("both"), Discrete(2), jnp.array([[0.0, 1.0], [0.0, -1.0]]), jnp.ones(2))
+
+
+QUICK = SACConfig(hidden=(8,), batch_size=8, updates=6, epoch=3, branches=4, horizon=2, replay=16)
+
+
+def test_a_policy_is_the_same_whatever_is_trained_beside_it(simple: Known) -> None:
+    beside, _ = trained(world_of(simple, seeds=(0, 3), weights=(0.0, 0.5), penalty=One()), QUICK)
+    alone, _ = trained(world_of(simple, seeds=(3,), weights=(0.5,), penalty=One()), QUICK)
+    for together, apart in zip(jax.tree.leaves(beside), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(together[1, 1], apart[0, 0], rtol=1e-4, atol=1e-6)
+
+
+class One(AbstractPenalty):
+    """`U = 1` everywhere."""
+
+    def __call__(self, e: Array, leave_out: Array | int = -1) -> Array:
+        del leave_out
+        return jnp.ones((), e.dtype)
+
+
+def test_imagined_rewards_have_the_weighted_penalty_taken_off_exactly(simple: Known) -> None:
+    plain, _ = trained(world_of(simple), QUICK)
+    dear, _ = trained(world_of(simple, weights=(0.25,), penalty=One()), QUICK)
+    without, with_ = (unpacked(first(p).ring.rows[:8], 2) for p in (plain, dear))
+    np.testing.assert_array_equal(without.latents, with_.latents)
+    np.testing.assert_array_equal(without.rewards - 0.25, with_.rewards)
+
+
+def test_a_weight_of_zero_reproduces_the_plain_mdp(simple: Known) -> None:
+    plain, _ = trained(world_of(simple), QUICK)
+    weightless, _ = trained(world_of(simple, weights=(0.0,), penalty=One()), QUICK)
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(weightless), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def rows(values: Array) -> Array:
+    return jnp.tile(jnp.asarray(values, jnp.float32)[:, None], (1, 3))
+
+
+def test_the_ring_keeps_the_newest_rows_when_it_wraps_around() -> None:
+    ring = Ring.empty(5, 3)
+    for begin in range(0, 12, 4):
+        ring = ring.write(rows(jnp.arange(begin, begin + 4)))
+    assert int(ring.filled) == 5
+    assert sorted(ring.rows[:, 0].tolist()) == [7, 8, 9, 10, 11]
+
+
+def test_of_more_rows_than_fit_the_ring_keeps_the_last() -> None:
+    ring = Ring.empty(3, 3).write(rows(jnp.arange(2))).write(rows(jnp.arange(10, 18)))
+    assert sorted(ring.rows[:, 0].tolist()) == [15, 16, 17]
+    assert int(ring.filled) == 3
+
+
+def test_rows_are_taken_apart_as_they_were_put_together() -> None:
+    rng = np.random.default_rng(0)
+    whole = Experience(*(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((4, 3), (4, 2), 4, (4, 3), 4)))
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(unpacked(packed(whole), 3)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_density_of_a_squashed_action_integrates_to_one() -> None:
+    actor = Actor(2, Continuous((-1.0,), (1.0,)), (8,), key=jax.random.key(0))
+    z = jnp.array([0.3, -0.7])
+    actions, log_density = jax.vmap(lambda key: actor.sample_with_density(z, key=key))(
+        jax.random.split(jax.random.key(1), 20_000)
+    )
+    # E[1/π(a)] over a ~ π is the length of the interval that π reaches, 2.
+    np.testing.assert_allclose(jnp.mean(jnp.exp(-log_density) * (jnp.abs(actions[:, 0]) < 0.9)), 1.8, rtol=0.05)
+
+
+def test_termination_stops_the_bootstrap_and_truncation_does_not() -> None:
+    """Without an end the value of `delayed`'s second state is for ever 1/(1 − γ); with one it is 1."""
+    known = Known(Tiny("delayed"), Discrete(2), jnp.array([[1.0, 1.0]]), jnp.array([1.0]))
+    agent = first(trained(world_of(known))[0]).agent
+    ended = float(jnp.min(all_values(agent.critics, known.starts[0], agent.actor.mode(known.starts[0]))))
+    endless = Known(Endless("delayed"), Discrete(2), known.starts, known.values)
+    agent = first(trained(world_of(endless), SACConfig(**{**CONFIG.__dict__, "updates": 3000}))[0]).agent
+    for_ever = float(jnp.min(all_values(agent.critics, known.starts[0], agent.actor.mode(known.starts[0]))))
+    np.testing.assert_allclose([ended, for_ever], [1.0, 10.0], rtol=0.05)
+
+
+class Endless(Tiny):
+    """The same without an end: a horizon cuts rollouts, not values."""
+
+    def imagine(self, embedding: Array, *, key: Array) -> Array:
+        outcome = super().imagine(embedding, key=key)
+        return eqx.tree_at(lambda o: o.terminated, outcome, jnp.zeros((), bool))

@@ -1,0 +1,81 @@
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gelato.agents.networks import Actor
+from gelato.data.spaces import ActionSpace, Continuous, Discrete
+from gelato.data.transitions import Standardiser
+from gelato.evaluation.deploy import deploy
+from gelato.evaluation.deployed import DeployedPolicy, load_policies, save_policies
+from gelato.evaluation.onnx_export import export_onnx
+from gelato.evaluation.rollout import environment_of, evaluator, run_episode
+from gelato.model.latent import Scaling
+from gelato.model.networks import GaussianMLP
+
+SPACES = {"box": Continuous((-2.0, 0.0, -1.0), (2.0, 1.0, 1.0)), "discrete": Discrete(4)}
+
+
+@pytest.fixture(params=SPACES)
+def space(request: pytest.FixtureRequest) -> ActionSpace:
+    return SPACES[request.param]
+
+
+def parts(space: ActionSpace, activation: str = "silu") -> tuple[Actor, GaussianMLP, Scaling]:
+    states = Standardiser(np.array([0.1, -1.0], np.float32), np.array([2.0, 0.5], np.float32))
+    rewards = Standardiser(np.zeros(1, np.float32), np.ones(1, np.float32))
+    encoder = GaussianMLP(2, 5, (16, 16), activation, 1e-4, shortcut=True, key=jax.random.key(0))
+    return Actor(5, space, (16, 16), key=jax.random.key(1)), encoder, Scaling(states, rewards, space)
+
+
+@pytest.mark.parametrize("activation", ["silu", "tanh", "gelu", "softplus"])
+def test_the_deployed_policy_is_the_trained_one(space: ActionSpace, activation: str) -> None:
+    actor, encoder, scaling = parts(space, activation)
+    policy = deploy(actor, encoder, scaling)
+    for observation in np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32):
+        action = actor.mode(encoder(jnp.asarray(scaling.states(observation))).mean)
+        expected = int(jnp.argmax(action)) if isinstance(space, Discrete) else action
+        np.testing.assert_allclose(policy(observation), expected, atol=1e-5)
+
+
+def test_policies_survive_their_file(space: ActionSpace, tmp_path: Path) -> None:
+    policies = [deploy(*parts(space)), deploy(parts(space)[0], None, parts(space)[2])]
+    policies[1] = DeployedPolicy(np.zeros(5, np.float32), np.ones(5, np.float32), policies[1].stages, space)
+    save_policies(tmp_path / "p.npz", policies)
+    found = load_policies(tmp_path / "p.npz")
+    for policy, other, size in zip(policies, found, (2, 5), strict=True):
+        x = np.linspace(-1, 1, size, dtype=np.float32)
+        np.testing.assert_array_equal(policy(x), other(x))
+
+
+def test_episodes_depend_on_their_seed_alone() -> None:
+    space = Discrete(4)
+    actor = Actor(2, space, (8,), key=jax.random.key(2))
+    unit = Standardiser(np.zeros(2, np.float32), np.ones(2, np.float32))
+    policy = deploy(actor, None, Scaling(unit, Standardiser(np.zeros(1, np.float32), np.ones(1, np.float32)), space))
+    with evaluator("gelato/FourRooms-v0", 1) as evaluate:
+        first, second = evaluate([policy, policy], 3)
+    np.testing.assert_array_equal(first.returns, second.returns)
+    assert first.lengths[0] == run_episode("gelato/FourRooms-v0", policy, 100_000)[1] == 100
+
+
+def test_an_environment_with_other_spaces_is_refused() -> None:
+    assert environment_of("Hopper-v5", 11, Continuous((-1.0,) * 3, (1.0,) * 3)) == "Hopper-v5"
+    with pytest.raises(ValueError, match="Hopper-v5: has observations"):
+        environment_of("Hopper-v5", 12, Continuous((-1.0,) * 3, (1.0,) * 3))
+    assert environment_of(None, 3, Discrete(2)) is None
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_the_onnx_graph_equals_the_policy(space: ActionSpace, activation: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    actor, encoder, scaling = parts(space, activation)
+    policy = deploy(actor, encoder, scaling)
+    assert export_onnx(policy, tmp_path / "policy.onnx") <= 1e-5
+    session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    observation = np.array([[0.3, -0.4]], np.float32)
+    action = actor.mode(encoder(jnp.asarray(scaling.states(observation[0]))).mean)
+    expected = int(jnp.argmax(action)) if isinstance(space, Discrete) else action
+    np.testing.assert_allclose(session.run(None, {"observation": observation})[0][0], expected, atol=1e-5)
