@@ -19,6 +19,7 @@ from gelato.uncertainty.penalty import (
     Ambient,
     Ensemble,
     Euclidean,
+    Extrapolation,
     Forward,
     Geodesic,
     Images,
@@ -27,7 +28,17 @@ from gelato.uncertainty.penalty import (
     chunked,
 )
 
-PenaltyName = Literal["transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient", "none"]
+PenaltyName = Literal[
+    "transport",
+    "extrapolation",
+    "geodesic",
+    "euclidean",
+    "ensemble",
+    "aleatoric",
+    "forward",
+    "ambient",
+    "none",
+]
 MetricName = Literal["composite", "decoder"]
 Maker = Callable[[LatentModel, EmbeddedData, EmbeddedData], AbstractPenalty]
 PENALTIES: tuple[PenaltyName, ...] = get_args(PenaltyName)
@@ -68,6 +79,7 @@ def build_penalty(
 
     makers: dict[str, Callable[[], AbstractPenalty]] = {
         "transport": lambda: transport(geodesic(), model, data, held_out),
+        "extrapolation": lambda: Extrapolation(geodesic(), forward(model)),
         "geodesic": geodesic,
         "euclidean": lambda: Euclidean(data.index, k=k),
         "ensemble": lambda: Ensemble(model),

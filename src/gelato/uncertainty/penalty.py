@@ -5,6 +5,7 @@ Every one is a value with the same signature, so that swapping it is all that te
 | penalty | `U(e)` |
 |---|---|
 | `Transport` | the neighbours' own residuals, carried to `e` along the geodesics (ours, the default) |
+| `Extrapolation` | the part of it that grows on the way from the data |
 | `Geodesic` | mean geodesic distance to the `K` nearest data points under the metric (the paper's) |
 | `Euclidean` | the same by plain distance in the embedding space (GELATO-ℓ2) |
 | `Ensemble` | disagreement of the decoders' means |
@@ -149,6 +150,23 @@ class Transport(AbstractPenalty):
         """The neighbours' mean residual and `σ_G(e)` times their mean geodesic distance."""
         rows, lengths = self.geodesic.neighbours(e, leave_out)
         return jnp.mean(self.residuals[rows]), self.forward(e) * jnp.mean(lengths)
+
+    @property
+    def points(self) -> int:
+        return self.geodesic.points
+
+
+class Extrapolation(AbstractPenalty):
+    """`U(e) = σ_G(e) (1/K) Σₖ d_G(e, eₖ)`: the part of `Transport` that grows on the way from the data.
+
+    A policy is not to be kept from places that are merely hard to predict, as long as the data is there.
+    """
+
+    geodesic: Geodesic
+    forward: "Forward"
+
+    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
+        return self.forward(e) * self.geodesic(e, leave_out)
 
     @property
     def points(self) -> int:
