@@ -33,7 +33,6 @@ def run_blocks(
     title: str,
     after: Callable[[State, int], Metrics] | None = None,
     status: Callable[[Metrics], str] | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> State:
     """Run blocks of `length` updates until there were `total`, from the last checkpoint if there is one.
 
@@ -54,7 +53,7 @@ def run_blocks(
             metrics = {**metrics, **(after(state, step) if after else {})}
             folder.log([{"step": step, **label, **rate, **_entry(metrics, i)} for i, label in enumerate(labels)])
             advance(updates, status=status(metrics) if status else "")
-            if step < total and time.monotonic() - saved > checkpoint_seconds:
+            if step < total and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
                 saved = time.monotonic()
     return state

@@ -31,6 +31,7 @@ from gelato.data.reference import load
 from gelato.data.transitions import Dataset
 from gelato.envs.scores import normalised_score
 from gelato.errors import InputError
+from gelato.estimate import expected_seconds
 from gelato.evaluation.deploy import deploy_all
 from gelato.evaluation.deployed import DeployedPolicy, load_policies, save_policies
 from gelato.evaluation.rollout import Evaluator, environment_of, evaluator
@@ -81,6 +82,9 @@ def train(
             seeds=list(numbers),
             model=None if model is None else str(model),
         )
+        if not (folder.folder / "results.json").exists():
+            minutes = expected_seconds(dataset, methods, seeds, config) / 60
+            note(f"expect about {max(1, round(minutes))} minutes on this machine; Ctrl-C keeps what is done")
         context = nullcontext() if environment is None else evaluator(environment, workers or os.cpu_count() or 1)
         with context as evaluate:
             records: list[Record] = []

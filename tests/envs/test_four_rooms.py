@@ -70,7 +70,7 @@ def test_land_distance_is_a_metric_that_agrees_with_brute_force():
 
 
 def test_reaching_the_goal_pays_and_terminates():
-    environment = gymnasium.make("gelato/FourRooms-v0", goal=(0, 3))
+    environment = gymnasium.make("gelato/FourRooms-v0", goal=(0, 3, 0, 3))
     environment.reset(seed=0, options={"cell": (0, 0)})
     outcomes = set()
     for _ in range(40):
@@ -78,6 +78,15 @@ def test_reaching_the_goal_pays_and_terminates():
         _, reward, terminated, _, info = environment.step(3)
         outcomes.add((info["cell"] == (0, 3), reward, terminated))
     assert outcomes == {(True, 1.0, True), (False, 0.0, False)}
+
+
+def test_the_goal_task_pays_for_every_step_at_the_goal_and_starts_where_it_should():
+    environment = gymnasium.make("gelato/FourRoomsGoal-v0")
+    starts = {environment.reset(seed=seed)[1]["cell"] for seed in range(40)}
+    assert starts == {(5, 0), (5, 1), (6, 0), (6, 1)}
+    environment.reset(options={"cell": (4, 8)})
+    outcomes = [environment.step(action)[1:3] for action in (1, 1, 1, 0, 0)]
+    assert outcomes == [(1.0, False), (1.0, False), (1.0, False), (1.0, False), (0.0, False)]
 
 
 def test_rendering_shows_the_agent():
@@ -89,8 +98,8 @@ def test_rendering_shows_the_agent():
 
 @pytest.mark.parametrize("cell", [(7, 7), (3, 3), (15, 0)])
 def test_a_start_or_goal_inside_a_wall_is_refused(cell):
-    with pytest.raises(ValueError, match="not a free cell"):
-        gymnasium.make("gelato/FourRooms-v0", goal=cell)
+    with pytest.raises(ValueError, match="holds no free cell"):
+        gymnasium.make("gelato/FourRooms-v0", goal=(*cell, *cell))
     with pytest.raises(ValueError, match="not a free cell"):
         gymnasium.make("gelato/FourRooms-v0").reset(options={"cell": cell})
     with pytest.raises(ValueError, match="not a free cell"):

@@ -39,6 +39,7 @@ class SACConfig:
     critic_rate: float = 3e-4
     discount: float = 0.99
     target_rate: float = 0.005
+    initial_temperature: float = 1.0
     batch_size: int = 256
     updates: int = 300_000
     epoch: int = 1_000
@@ -86,7 +87,11 @@ def begin(config: SACConfig, latent_size: int, space: ActionSpace, *, key: PRNGK
     critics = eqx.filter_vmap(lambda key: Critic(latent_size, space.size, config.hidden, key=key))(
         jax.random.split(critic_key, _CRITICS)
     )
-    agent = Agent(Actor(latent_size, space, config.hidden, key=actor_key), critics, jnp.zeros(()))
+    agent = Agent(
+        Actor(latent_size, space, config.hidden, key=actor_key),
+        critics,
+        jnp.full((), math.log(config.initial_temperature)),
+    )
     columns = 2 * latent_size + space.size + 2
     optimiser = _optimiser(config).init(eqx.filter(agent, eqx.is_array))
     return SACState(agent, critics, optimiser, Ring.empty(config.replay, columns), jnp.zeros((), jnp.int32))
@@ -106,7 +111,8 @@ def update(
 
     gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
     change, optimiser = _optimiser(config).update(gradient, state.optimiser, trainable)
-    slower = config.actor_rate / config.critic_rate
+    # The actor's rate falls to nothing, so that the last policy is no accident of the last updates.
+    slower = config.actor_rate / config.critic_rate * 0.5 * (1 + jnp.cos(jnp.pi * state.step / config.updates))
     change = eqx.tree_at(lambda a: a.actor, change, jax.tree.map(lambda x: slower * x, change.actor))
     agent = eqx.combine(optax.apply_updates(trainable, change), static)
     targets = optax.incremental_update(agent.critics, state.target_critics, config.target_rate)

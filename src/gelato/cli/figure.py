@@ -9,26 +9,27 @@ from tyro.conf import Positional
 from gelato.cli.output import check_picture
 from gelato.errors import InputError
 
-_NAMES = ("four-rooms", "curve", "embedding", "penalties")
+_NAMES = ("four-rooms", "curve", "embedding", "penalties", "paths")
 _FEWEST_POINTS = 30
 
 
 def figure(
-    name: Positional[Annotated[str, tyro.conf.arg(metavar="{four-rooms,curve,embedding,penalties}")]],
+    name: Positional[Annotated[str, tyro.conf.arg(metavar="{four-rooms,curve,embedding,penalties,paths}")]],
     run: Path,
     out: Path,
     points: int = 500,
 ) -> None:
-    """Draw a figure of a fitted model into a file.
+    """Draw a figure of a fitted model, or of trained policies, into a file.
 
     `four-rooms`: latent codes over the volume measure, and geodesic, latent and land distance in the room plan.
     `curve`: how each solver converges to a geodesic, and the curves themselves if the latent space is a plane.
     `embedding`: t-SNE of trajectories by Euclidean and by geodesic distance.
     `penalties`: every penalty over the plan of Four Rooms and a ring outside it.
+    `paths`: where policies walk that were trained on `four-rooms-hole`.
 
     Args:
         name: Which figure.
-        run: Folder of a fitted model (`gelato model fit`).
+        run: Folder of a fitted model (`gelato model fit`); for `paths` of `gelato train`.
         out: The file to write (.png, .pdf or .svg).
         points: Points of `embedding`; the work grows with their square.
     """
@@ -43,6 +44,11 @@ def figure(
 def _draw(name: str, run: Path, out: Path, points: int) -> None:
     from gelato.model.training import load_model
 
+    if name == "paths":
+        from gelato.report.paths_figure import draw_paths
+
+        draw_paths(run, out)
+        return
     fitted = load_model(run)
     if name == "four-rooms":
         from gelato.report.four_rooms_figure import draw_four_rooms

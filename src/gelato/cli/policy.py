@@ -8,7 +8,7 @@ from tyro.conf import Positional
 from gelato.cli.data import Ref
 from gelato.cli.output import print_json, print_table
 
-Names = Literal["gelato", "gelato-l2", "gelato-ensemble", "mopo", "mbpo", "sac", "bc"]
+Names = Literal["gelato", "gelato-l2", "gelato-ensemble", "gelato-none", "mopo", "mbpo", "sac", "bc"]
 
 
 def train(

@@ -20,6 +20,7 @@ import numpy as np
 from gelato.data.behaviour import Action, Policy, load_policy
 from gelato.data.recipes import Recipe
 from gelato.envs import make_environment
+from gelato.envs.four_rooms import cell_at, in_region
 from gelato.envs.pool import worker_pool
 from gelato.errors import InputError
 
@@ -70,7 +71,9 @@ def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -
         # Minari keeps the seed in a signed field.
         reset_seed = int(sequence.generate_state(1)[0] >> 1)
         rng = np.random.default_rng(sequence)
-        episodes.append(_run_episode(environment, policy, steps, reset_seed, rng))
+        episode = _run_episode(environment, policy, steps, reset_seed, rng)
+        if recipe.hole is None or not any(in_region(cell_at(seen), recipe.hole) for seen in episode.observations):
+            episodes.append(episode)
     return episodes
 
 
@@ -89,7 +92,7 @@ def _run_episode(
     reset_seed: int,
     rng: np.random.Generator,
 ) -> Episode:
-    observation, _ = environment.reset(seed=reset_seed)
+    observation, _ = environment.reset(seed=reset_seed, options={"anywhere": True})
     observations = [observation]
     actions: list[Action] = []
     rewards: list[float] = []

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from gelato.envs import FOUR_ROOMS
+from gelato.envs import FOUR_ROOMS, FOUR_ROOMS_GOAL
+from gelato.envs.four_rooms import Region
 from gelato.errors import InputError
 
 
@@ -11,7 +12,8 @@ from gelato.errors import InputError
 class Recipe:
     """`transitions` steps in `environment`, an equal share from each policy.
 
-    `episode_steps` cuts every episode after so many steps: with 1, each sample starts from a fresh state.
+    `episode_steps` cuts every episode after so many steps: with 1, each sample starts from a fresh state. No episode
+    that enters the `hole` (of Four Rooms) is kept.
     """
 
     name: str
@@ -20,6 +22,7 @@ class Recipe:
     transitions: int
     description: str
     episode_steps: int | None = None
+    hole: Region | None = None
 
 
 def _locomotion(task: str, environment: str) -> tuple[Recipe, ...]:
@@ -40,6 +43,15 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("four-rooms", FOUR_ROOMS, ("random",), 10_000, "random moves, random positions", episode_steps=1),
+        Recipe(
+            "four-rooms-hole",
+            FOUR_ROOMS_GOAL,
+            ("random",),
+            10_000,
+            "random moves towards nothing, a stretch before the goal never seen",
+            episode_steps=1,
+            hole=(4, 4, 6, 6),
+        ),
         *_locomotion("hopper", "Hopper-v5"),
         *_locomotion("walker2d", "Walker2d-v5"),
         *_locomotion("halfcheetah", "HalfCheetah-v5"),

@@ -7,12 +7,18 @@ from typing import Any
 import gymnasium
 
 FOUR_ROOMS = "gelato/FourRooms-v0"
+# Cell by cell from the far corner of one room to a corner of the next, behind the wall between them.
+FOUR_ROOMS_GOAL = "gelato/FourRoomsGoal-v0"
+GOAL = (5, 8, 6, 10)
+_GOAL_TASK = {"goal": GOAL, "stay": True, "starts": (5, 0, 6, 1), "longest_move": 1}
 
 
 def register() -> None:
     """Make `gymnasium.make("gelato/FourRooms-v0")` work; a second call changes nothing."""
     if FOUR_ROOMS not in gymnasium.registry:
-        gymnasium.register(FOUR_ROOMS, "gelato.envs.four_rooms:FourRooms", max_episode_steps=100)
+        entry = "gelato.envs.four_rooms:FourRooms"
+        gymnasium.register(FOUR_ROOMS, entry, max_episode_steps=100)
+        gymnasium.register(FOUR_ROOMS_GOAL, entry, max_episode_steps=60, kwargs=_GOAL_TASK)
 
 
 def make_environment(environment_id: str, **options: Any) -> gymnasium.Env[Any, Any]:

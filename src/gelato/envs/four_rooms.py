@@ -38,6 +38,8 @@ _STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 LONGEST_MOVE = 3
 
 Cell = tuple[int, int]
+# First row, first column, last row, last column.
+Region = tuple[int, int, int, int]
 
 
 def free_cells() -> Int[np.ndarray, "cells 2"]:
@@ -71,8 +73,9 @@ def land_distance(a: Cell, b: Cell) -> int:
 class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
     """Four Rooms as a Gymnasium environment.
 
-    Without a `goal`, as in the paper, the reward is 0 and only the time limit ends an episode. With a goal cell,
-    reaching it pays 1 and terminates. `reset(options={"cell": (row, column)})` starts from a given cell.
+    Without a `goal`, as in the paper, the reward is 0 and only the time limit ends an episode. Reaching a cell of the
+    goal pays 1 and terminates, or, with `stay`, pays 1 at every step there. Episodes start in the region `starts`, or
+    on any cell. `reset(options={"cell": (row, column)})` starts from that one, `options={"anywhere": True}` from any.
     """
 
     metadata = {  # noqa: RUF012 - Gymnasium declares it as an instance variable
@@ -80,11 +83,19 @@ class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
         "render_fps": 8,
     }
 
-    def __init__(self, render_mode: str | None = None, goal: Cell | None = None) -> None:
-        if goal is not None and not is_free(goal):
-            raise ValueError(f"goal {goal} is not a free cell of Four Rooms")
-        self.render_mode = render_mode
-        self.goal = None if goal is None else (int(goal[0]), int(goal[1]))
+    def __init__(
+        self,
+        render_mode: str | None = None,
+        goal: Region | None = None,
+        starts: Region | None = None,
+        longest_move: int = LONGEST_MOVE,
+        stay: bool = False,
+    ) -> None:
+        for name, region in (("goal", goal), ("starts", starts)):
+            if region is not None and not len(_cells_in(region)):
+                raise ValueError(f"{name} {region} holds no free cell of Four Rooms")
+        self._starts = free_cells() if starts is None else _cells_in(starts)
+        self.render_mode, self.goal, self.longest_move, self.stay = render_mode, goal, longest_move, stay
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
         self.cell: Cell = (0, 0)
@@ -96,7 +107,7 @@ class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
         super().reset(seed=seed)
         cell = (options or {}).get("cell")
         if cell is None:
-            cells = free_cells()
+            cells = free_cells() if (options or {}).get("anywhere") else self._starts
             cell = cells[self.np_random.integers(len(cells))]
         elif not is_free(cell):
             raise ValueError(f"cell {tuple(cell)} is not a free cell of Four Rooms")
@@ -104,18 +115,19 @@ class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
         return position(np.array(self.cell)), {"cell": self.cell}
 
     def step(self, action: int | np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Move 1, 2 or 3 cells in the chosen direction, as far as the way is free."""
-        distance = int(self.np_random.integers(1, LONGEST_MOVE + 1))
+        """Move 1 to `longest_move` cells in the chosen direction, as far as the way is free."""
+        distance = int(self.np_random.integers(1, self.longest_move + 1))
         self.cell = move(self.cell, int(action), distance)
-        reached = self.cell == self.goal
-        return position(np.array(self.cell)), float(reached), reached, False, {"cell": self.cell}
+        reached = self.goal is not None and in_region(self.cell, self.goal)
+        return position(np.array(self.cell)), float(reached), reached and not self.stay, False, {"cell": self.cell}
 
     def render(self) -> UInt8[np.ndarray, "height width 3"]:
         """The room plan as an image: walls dark, free cells light, the goal green, the agent orange."""
         pixels_per_cell = 16
         image = np.where(FREE[..., None], np.array([240, 240, 235]), np.array([60, 60, 70])).astype(np.uint8)
         if self.goal is not None:
-            image[self.goal] = (60, 160, 90)
+            top, left, bottom, right = self.goal
+            image[top : bottom + 1, left : right + 1] = (60, 160, 90)
         image[self.cell] = (230, 120, 20)
         return image.repeat(pixels_per_cell, 0).repeat(pixels_per_cell, 1)
 
@@ -129,6 +141,23 @@ def move(cell: Cell, action: int, distance: int) -> Cell:
             break
         row, column = row + down, column + right
     return row, column
+
+
+def cell_at(observation: Float[np.ndarray, " 2"]) -> Cell:
+    """The cell an observation lies in."""
+    half = (SIZE - 1) / 2
+    return int(np.rint(half - observation[1] * half)), int(np.rint(observation[0] * half + half))
+
+
+def in_region(cell: Cell | Int[np.ndarray, " 2"], region: Region) -> bool:
+    """Whether a cell lies in a region."""
+    top, left, bottom, right = region
+    return bool(top <= cell[0] <= bottom and left <= cell[1] <= right)
+
+
+def _cells_in(region: Region) -> Int[np.ndarray, "cells 2"]:
+    cells = free_cells()
+    return cells[[in_region(cell, region) for cell in cells]]
 
 
 def is_free(cell: Cell) -> bool:

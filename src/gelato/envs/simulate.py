@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 from jaxtyping import Float, Num
 
-from gelato.envs import FOUR_ROOMS, make_environment, quiet_mujoco
-from gelato.envs.four_rooms import LONGEST_MOVE, SIZE, is_free, move, position
+from gelato.envs import FOUR_ROOMS, FOUR_ROOMS_GOAL, make_environment, quiet_mujoco
+from gelato.envs.four_rooms import LONGEST_MOVE, cell_at, is_free, move, position
 from gelato.envs.scores import task_of
 from gelato.progress import note
 
@@ -72,17 +72,19 @@ def _blown_up() -> tuple[int, ...]:
 class FourRoomsSimulator(AbstractSimulator):
     """Four Rooms: the exact mean over the lengths a move may have."""
 
+    def __init__(self, longest_move: int = LONGEST_MOVE) -> None:
+        self._longest_move = longest_move
+
     def successor(
         self, state: Float[np.ndarray, " state"], action: Num[np.ndarray, " *action"]
     ) -> Float[np.ndarray, " state"]:
         """The mean next position, from the free cell that `state` lies in."""
-        half = (SIZE - 1) / 2
         if not np.isfinite(state).all():
             return np.full(2, np.nan)
-        cell = (int(np.rint(half - state[1] * half)), int(np.rint(state[0] * half + half)))
+        cell = cell_at(state)
         if not is_free(cell):
             return np.full(2, np.nan)
-        reached = [move(cell, int(action), distance) for distance in range(1, LONGEST_MOVE + 1)]
+        reached = [move(cell, int(action), distance) for distance in range(1, self._longest_move + 1)]
         return position(np.array(reached)).mean(axis=0)
 
 
@@ -104,6 +106,8 @@ def simulator_for(environment: str | None, state_size: int) -> AbstractSimulator
     """The simulator of an environment, or None, with a note, where none can be put into states of that size."""
     if environment == FOUR_ROOMS:
         return FourRoomsSimulator()
+    if environment == FOUR_ROOMS_GOAL:
+        return FourRoomsSimulator(longest_move=1)
     task = task_of(environment)
     if task is None:
         note(f"{environment or 'the data'}: no simulator that can be put into a state")

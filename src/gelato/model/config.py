@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gelato.data.transitions import Dataset
-from gelato.envs import FOUR_ROOMS
+from gelato.envs import FOUR_ROOMS, FOUR_ROOMS_GOAL
 from gelato.errors import InputError
 from gelato.model.networks import SMOOTH
 from gelato.model.objective import TERMS
@@ -19,6 +19,8 @@ class ModelConfig:
     `minimum_variance` holds for encoder and forward model and for the calibrated variance of phase 1,
     `observation_minimum_variance` for the variance networks of decoders and reward. With `variance_centres` the
     decoders' variance is radial around so many latent states of the data, and large in the gaps between them.
+    `input_scale` multiplies the first weights of forward model, reward and termination: the larger, the finer the
+    structure they begin with.
     """
 
     latent_size: int = 32
@@ -27,6 +29,7 @@ class ModelConfig:
     forward_hidden: tuple[int, ...] = (512, 512)
     couplings: int = 2
     activation: str = "silu"
+    input_scale: float = 1.0
     shortcuts: bool = True
     minimum_variance: float = 1e-4
     observation_minimum_variance: float = 1e-6
@@ -50,6 +53,7 @@ class ModelConfig:
             "decoders",
             "couplings",
             "minimum_variance",
+            "input_scale",
             "batch_size",
             "learning_rate",
             "updates",
@@ -100,11 +104,24 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
     """The preset's settings for a dataset: both know Four Rooms, the paper's also has a column for driving."""
     environment = dataset.environment or ""
     if name == "paper":
-        if environment == FOUR_ROOMS:
+        if environment in (FOUR_ROOMS, FOUR_ROOMS_GOAL):
             return replace(PAPER, latent_size=2)
         if any(task in environment for task in _DRIVING):
             return replace(PAPER, batch_size=32, updates=10_000, variance_updates=2_000)
         return PAPER
+    if environment == FOUR_ROOMS_GOAL:
+        return replace(
+            DEFAULT,
+            latent_size=2,
+            decoders=3,
+            hidden=(64, 64),
+            forward_hidden=(128, 128),
+            activation="tanh",
+            input_scale=6.0,
+            kl_weight=0.01,
+            updates=8_000,
+            variance_updates=1_000,
+        )
     if environment == FOUR_ROOMS:
         return replace(
             DEFAULT,

@@ -104,6 +104,7 @@ def new_model(config: ModelConfig, state_size: int, action_space: ActionSpace, *
         observation_minimum_variance=config.observation_minimum_variance,
         shortcuts=config.shortcuts,
         variance_centres=config.variance_centres,
+        input_scale=config.input_scale,
         key=key,
     )
 

@@ -73,6 +73,7 @@ class LatentModel(eqx.Module):
         observation_minimum_variance: float,
         shortcuts: bool,
         variance_centres: int = 0,
+        input_scale: float = 1.0,
         key: PRNGKeyArray,
     ) -> None:
         keys = jax.random.split(key, 7)
@@ -92,11 +93,12 @@ class LatentModel(eqx.Module):
             minimum_variance,
             shortcut=shortcuts,
             initial_variance=0.05,
+            input_scale=input_scale,
             key=keys[2],
         )
         self.forward = Forward(forward, residual=shortcuts)
-        self.reward = SplitGaussian(size, 1, *observed, shortcut=shortcuts, key=keys[3])
-        self.termination = MLP(size, 1, hidden, activation, key=keys[4])
+        self.reward = SplitGaussian(size, 1, *observed, shortcut=shortcuts, input_scale=input_scale, key=keys[3])
+        self.termination = MLP(size, 1, hidden, activation, input_scale=input_scale, key=keys[4])
         if isinstance(action_space, Discrete):
             self.policy = MLP(state_size, action_size, hidden, activation, key=keys[5])
         else:

@@ -41,11 +41,13 @@ class MLP(eqx.Module):
         *,
         shortcut: bool = False,
         final_scale: float = 1.0,
+        input_scale: float = 1.0,
         key: PRNGKeyArray,
     ) -> None:
         sizes = [in_size, *hidden, out_size]
         *keys, shortcut_key = jax.random.split(key, len(sizes))
         layers = [eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
+        layers[0] = eqx.tree_at(lambda layer: layer.weight, layers[0], input_scale * layers[0].weight)
         layers[-1] = jax.tree.map(lambda weight: final_scale * weight, layers[-1])
         self.layers = tuple(layers)
         self.shortcut = eqx.nn.Linear(in_size, out_size, use_bias=False, key=shortcut_key) if shortcut else None
@@ -76,9 +78,12 @@ class GaussianMLP(eqx.Module):
         *,
         shortcut: bool = False,
         initial_variance: float = 1.0,
+        input_scale: float = 1.0,
         key: PRNGKeyArray,
     ) -> None:
-        self.network = MLP(in_size, 2 * out_size, hidden, activation, shortcut=shortcut, key=key)
+        self.network = MLP(
+            in_size, 2 * out_size, hidden, activation, shortcut=shortcut, input_scale=input_scale, key=key
+        )
         self.minimum_variance, self.initial_variance = minimum_variance, initial_variance
 
     def __call__(self, x: Float[Array, " in"]) -> Gaussian:
@@ -125,10 +130,11 @@ class SplitGaussian(eqx.Module):
         *,
         shortcut: bool = False,
         centres: int = 0,
+        input_scale: float = 1.0,
         key: PRNGKeyArray,
     ) -> None:
         mean_key, variance_key = jax.random.split(key)
-        self.mean = MLP(in_size, out_size, hidden, activation, shortcut=shortcut, key=mean_key)
+        self.mean = MLP(in_size, out_size, hidden, activation, shortcut=shortcut, input_scale=input_scale, key=mean_key)
         if centres:
             self.raw_variance = RadialVariance(in_size, out_size, centres)
         else:

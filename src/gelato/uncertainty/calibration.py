@@ -66,7 +66,7 @@ def calibrate_on(
     penalty: AbstractPenalty,
     inside: Float[Array, "n embedding"],
     own_rows: Int[Array, " n"],
-    outside: Float[Array, "n embedding"],
+    outside: Float[Array, "m embedding"],
     *,
     how: Calibration = "default",
 ) -> Calibrated:

@@ -1,0 +1,77 @@
+"""How long a training will take, said before it begins: its arithmetic over this machine's speed at such products."""
+
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+
+from gelato.data.transitions import Dataset
+from gelato.methods import Method, TrainConfig
+
+# Seconds an update takes apart from its products (launches, copies, small operations), and a program takes to compile.
+_OVERHEAD = {"cpu": 1.5e-3, "gpu": 3.5e-4}
+_COMPILING = 30.0
+# Forward and backward, in passes forward.
+_TRAINED = 3
+# Of the speed of large products, as batches of a few hundred rows reach it.
+_SHARE = 0.5
+
+
+def expected_seconds(dataset: Dataset, methods: Sequence[Method], seeds: int, config: TrainConfig) -> float:
+    """A rough figure: within a factor of two where it was compared (docs/policies.md)."""
+    state, action = dataset.transitions.states.shape[1], dataset.transitions.action_space.size
+    imagining = [method for method in methods if not method.clones]
+    total, updates, programs = 0.0, 0, 0
+    if any(method.space == "latent" for method in imagining):
+        total += seeds * _fit(config, state, action)
+        updates += config.model.updates + config.model.variance_updates
+        programs += 3
+    if any(method.space == "state" and method.real_share < 1 for method in imagining):
+        sizes = (state + action, *config.ensemble.hidden, 2 * state + 3)
+        ensemble = config.ensemble
+        total += seeds * ensemble.updates * ensemble.members * ensemble.batch_size * _TRAINED * _network(sizes)
+        updates, programs = updates + ensemble.updates, programs + 1
+    for space in {method.space for method in imagining}:
+        count = seeds * sum(method.space == space for method in imagining)
+        seen = config.model.latent_size if space == "latent" else state
+        total += count * config.sac.updates * _policy(config, seen, action)
+        updates, programs = updates + config.sac.updates, programs + 1
+    overhead = _OVERHEAD.get(jax.default_backend(), _OVERHEAD["gpu"])
+    return total / _products_per_second() + updates * overhead + programs * _COMPILING
+
+
+def _network(sizes: Sequence[int]) -> float:
+    """Products of one row through a network."""
+    return float(sum(a * b for a, b in pairwise(sizes)))
+
+
+def _fit(config: TrainConfig, state: int, action: int) -> float:
+    model = config.model
+    coder = _network((state, *model.hidden, 2 * model.latent_size))
+    forward = _network((model.latent_size + action, *model.forward_hidden, 2 * model.latent_size))
+    row = 3 * coder + forward + 3 * model.decoders * coder
+    return (model.updates + model.variance_updates) * model.batch_size * _TRAINED * row
+
+
+def _policy(config: TrainConfig, seen: int, action: int) -> float:
+    """Products of one update of one policy, with its share of imagined steps and their neighbours."""
+    sac = config.sac
+    critic = _network((seen + action, *sac.hidden, 1))
+    learning = sac.batch_size * (7 * 2 * critic + 4 * _network((seen, *sac.hidden, 2 * action)))
+    decoded = config.model.decoders * _network((seen, *config.model.hidden, 2 * seen))
+    step = config.points * (seen + action) + (seen + 1) * decoded
+    return learning + sac.branches * sac.horizon / sac.epoch * step
+
+
+def _products_per_second() -> float:
+    """Multiply-adds a second of this machine, from a tenth of a second of them."""
+    x = jnp.ones((512, 512))
+    product = jax.jit(lambda x: x @ x / 512)
+    product(x).block_until_ready()
+    begun, count = time.perf_counter(), 0
+    while time.perf_counter() - begun < 0.1:
+        product(x).block_until_ready()
+        count += 1
+    return _SHARE * count * 512**3 / (time.perf_counter() - begun)

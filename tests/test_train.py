@@ -1,0 +1,173 @@
+"""Training as a user meets it: from a reference to returns in the real environment, resumed, refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gelato import blocks
+from gelato.agents.sac import SACConfig
+from gelato.baselines.ensemble import EnsembleConfig
+from gelato.cli import main
+from gelato.data.reference import load
+from gelato.data.transitions import Dataset
+from gelato.errors import InputError
+from gelato.methods import METHODS, TrainConfig, method_for
+from gelato.model import training
+from gelato.model.config import preset
+from gelato.pipeline import train
+from gelato.trained import evaluate_run, trained_policies
+
+SAC = SACConfig(hidden=(8,), batch_size=8, updates=6, epoch=2, branches=4, horizon=2, replay=16)
+
+
+@pytest.fixture(scope="module")
+def dataset(shared_store: Path) -> Dataset:
+    return load("four-rooms-hole,transitions=600")
+
+
+@pytest.fixture(scope="module")
+def config(dataset: Dataset) -> TrainConfig:
+    model = replace(
+        preset("default", dataset),
+        decoders=2,
+        hidden=(8,),
+        forward_hidden=(8,),
+        batch_size=32,
+        updates=2,
+        variance_updates=1,
+    )
+    ensemble = EnsembleConfig(members=3, elites=2, hidden=(8,), batch_size=8, updates=2)
+    return TrainConfig(model, ensemble, SAC, neighbours=3, evaluations=2, episodes=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def untrained(request: pytest.FixtureRequest):
+    """What is trained does not matter here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_run_phase", lambda *arguments: arguments[5])
+        yield
+
+
+def methods(dataset: Dataset, *names: str):
+    return [method_for(name, dataset) for name in names]
+
+
+@pytest.fixture(scope="module")
+def finished(dataset: Dataset, config: TrainConfig, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "all"
+    train(dataset, run, methods(dataset, *METHODS), seeds=2, config=config, workers=1)
+    return run
+
+
+def test_every_method_runs_from_data_to_returns(finished: Path) -> None:
+    records = json.loads((finished / "results.json").read_text())
+    assert [(r["method"], r["seed"]) for r in records] == [(name, seed) for name in METHODS for seed in (0, 1)]
+    assert all(r["updates"] == 6 and 0 <= r["return"] <= 60 and r["best_return"] >= r["return"] for r in records)
+
+
+def test_a_run_that_was_killed_ends_where_it_would_have_ended(
+    dataset: Dataset, config: TrainConfig, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "CHECKPOINT_SECONDS", 0.0)
+    chosen = methods(dataset, "gelato", "gelato-l2", "gelato-ensemble", "gelato-none")
+    calls = []
+
+    def killed(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run_epoch(*arguments, **options)
+
+    from gelato import pipeline
+
+    run_epoch = pipeline.run_epoch
+    monkeypatch.setattr(pipeline, "run_epoch", killed)
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(dataset, run, chosen, seeds=2, config=config, workers=1)
+    monkeypatch.setattr(pipeline, "run_epoch", run_epoch)
+    train(dataset, run, chosen, seeds=2, config=config, workers=1)
+    whole, resumed = (np.load(folder / "latent" / "last.npz") for folder in (finished, run))
+    assert whole.files == resumed.files
+    for name in whole.files:
+        np.testing.assert_array_equal(whole[name], resumed[name])
+
+
+def test_policies_can_be_run_again_and_give_the_same_returns(finished: Path) -> None:
+    records = json.loads((finished / "results.json").read_text())
+    again = evaluate_run(finished, episodes=2, workers=1)
+    assert {(r["method"], r["seed"]): r["return"] for r in again} == {
+        (r["method"], r["seed"]): r["return"] for r in records
+    }
+
+
+def test_one_method_and_seed_can_be_picked(finished: Path) -> None:
+    (chosen,) = trained_policies(finished, method="mopo", seed=1)
+    assert (chosen.method, chosen.seed) == ("mopo", 1)
+    with pytest.raises(InputError, match="holds no finished policy of method other"):
+        trained_policies(finished, method="other")
+
+
+def test_a_changed_setting_is_refused_and_nothing_is_lost(
+    dataset: Dataset, config: TrainConfig, finished: Path
+) -> None:
+    before = (finished / "results.json").read_bytes()
+    with pytest.raises(InputError, match="was begun with config"):
+        train(dataset, finished, methods(dataset, *METHODS), seeds=2, config=replace(config, episodes=3))
+    assert (finished / "results.json").read_bytes() == before
+
+
+def test_a_number_that_is_not_finite_stops_training_and_says_where(
+    dataset: Dataset, config: TrainConfig, tmp_path: Path
+) -> None:
+    wild = replace(config, sac=replace(SAC, critic_rate=float("nan")))
+    with pytest.raises(InputError, match=r"critic_loss became nan between updates .* \(method sac, seed 0\)"):
+        train(dataset, tmp_path / "run", methods(dataset, "sac"), config=wild, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "four-rooms-hole", "--run", "R", "--episodes", "0"], "episodes is 0"),
+        (["train", "four-rooms-hole", "--run", "R", "--seeds", "0"], "seeds is 0"),
+        (["train", "four-rooms-hole", "--run", "R", "--method", "sac", "--penalty", "geodesic"], "penalty of its own"),
+        (["evaluate", "nowhere"], "not a run's folder"),
+        (["table", "nowhere"], "has no results"),
+        (["export", "nowhere", "--onnx", "x.onnx"], "not a run's folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(
+    shared_store: Path, tmp_path: Path, monkeypatch, capsys, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and message in error and "Traceback" not in error
+    assert not (tmp_path / "R" / "run.json").exists()
+
+
+def test_the_table_has_means_spreads_and_the_papers_numbers(tmp_path: Path, capsys) -> None:
+    rows = [
+        {
+            "dataset": "hopper-medium",
+            "method": method,
+            "seed": seed,
+            "updates": 10,
+            "return": value,
+            "score": value / 10,
+            "best_return": value,
+            "episodes": 2,
+        }
+        for method, seed, value in [("gelato", 0, 1000.0), ("gelato", 1, 3000.0), ("bc", 0, 500.0)]
+    ]
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    main(["table", str(tmp_path / "r.json")])
+    text = capsys.readouterr().out
+    assert "| hopper-medium | gelato | 2,000 ± 1,000 | 200.0 ± 100.0 | 1,676 | 2 | 10 |" in text
+    assert "| gelato | 1 | 200.0 | 200.0 |" in text
+    main(["table", str(tmp_path / "r.json"), "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["cells"][1]["paper"] == 1234
