@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types layers unit benchmark clean
+.PHONY: demo test test-integrations lint types layers unit benchmark clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +21,12 @@ demo: $(INSTALLED)
 	@echo "figures: demo/four-rooms-data.png demo/four-rooms.png demo/penalties.png"
 
 test: lint types layers unit
+
+# PyTorch's CPU build first, so that Stable-Baselines3 does not bring the one for GPUs.
+test-integrations: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sb3]'
+	$(BIN)/pytest -m integration
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

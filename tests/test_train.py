@@ -13,6 +13,7 @@ from gelato.baselines.ensemble import EnsembleConfig
 from gelato.cli import main
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
+from gelato.environments import pessimistic_env
 from gelato.errors import InputError
 from gelato.methods import METHODS, TrainConfig, method_for
 from gelato.model import training
@@ -58,7 +59,7 @@ def methods(dataset: Dataset, *names: str):
 @pytest.fixture(scope="module")
 def finished(dataset: Dataset, config: TrainConfig, tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "all"
-    train(dataset, run, methods(dataset, *METHODS), seeds=2, config=config, workers=1)
+    train(dataset, run, methods(dataset, *METHODS), seeds=2, config=config, workers=1, tensorboard=True)
     return run
 
 
@@ -66,6 +67,18 @@ def test_every_method_runs_from_data_to_returns(finished: Path) -> None:
     records = json.loads((finished / "results.json").read_text())
     assert [(r["method"], r["seed"]) for r in records] == [(name, seed) for name in METHODS for seed in (0, 1)]
     assert all(r["updates"] == 6 and 0 <= r["return"] <= 60 and r["best_return"] >= r["return"] for r in records)
+
+
+def test_metrics_are_there_for_tensorboard_too(finished: Path) -> None:
+    runs = {path.parent.name for path in (finished / "tensorboard").glob("*/events*")}
+    assert {"gelato-0", "gelato-1", "bc-1"} <= runs
+
+
+def test_the_mdp_of_a_run_is_an_environment_for_others(finished: Path, dataset: Dataset) -> None:
+    env = pessimistic_env(finished / "model", penalty="euclidean", horizon=3, num_envs=2, seed=1)
+    env.reset(seed=0)
+    _, _, terminated, truncated, infos = zip(*(env.step(np.zeros(2, int)) for _ in range(3)))
+    assert infos[0]["penalty"].shape == (2,) and (terminated[-1] | truncated[-1]).any()
 
 
 def test_a_run_that_was_killed_ends_where_it_would_have_ended(

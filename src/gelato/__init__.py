@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from gelato.data.reference import load
     from gelato.data.summary import summarise
     from gelato.data.transitions import Dataset, Standardiser, Transitions, split
+    from gelato.environments import pessimistic_env
+    from gelato.methods import method_for, train_preset
     from gelato.model.check import check_model
     from gelato.model.training import FittedModel, fit_model, load_model
+    from gelato.pipeline import train
+    from gelato.trained import evaluate_run, trained_policies
     from gelato.uncertainty.instrument import measure
     from gelato.uncertainty.trust import Trust
 
@@ -28,12 +32,18 @@ __all__ = [
     "Transitions",
     "Trust",
     "check_model",
+    "evaluate_run",
     "fit_model",
     "load",
     "load_model",
     "measure",
+    "method_for",
+    "pessimistic_env",
     "split",
     "summarise",
+    "train",
+    "train_preset",
+    "trained_policies",
 ]
 
 # Found on first use, so that a worker that only steps a simulator, or `gelato --help`, does not wait for JAX.
@@ -48,6 +58,12 @@ _HOMES = {
     "fit_model": "gelato.model.training",
     "load_model": "gelato.model.training",
     "check_model": "gelato.model.check",
+    "pessimistic_env": "gelato.environments",
+    "method_for": "gelato.methods",
+    "train_preset": "gelato.methods",
+    "train": "gelato.pipeline",
+    "evaluate_run": "gelato.trained",
+    "trained_policies": "gelato.trained",
     "Trust": "gelato.uncertainty.trust",
     "measure": "gelato.uncertainty.instrument",
 }

@@ -33,11 +33,13 @@ def run_blocks(
     title: str,
     after: Callable[[State, int], Metrics] | None = None,
     status: Callable[[Metrics], str] | None = None,
+    mirror: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
 ) -> State:
     """Run blocks of `length` updates until there were `total`, from the last checkpoint if there is one.
 
     `block` returns the new state and what it measured, each metric an array with an entry for each of `labels` (the
-    columns that tell one row from another: method, seed). `after` adds to it at the end of a block.
+    columns that tell one row from another: method, seed). `after` adds to it at the end of a block, and `mirror` is
+    given the rows that are logged.
     """
     step, state = _resume(folder, state)
     saved = time.monotonic()
@@ -51,7 +53,10 @@ def run_blocks(
             step += updates
             rate = {"updates_per_second": round(updates / (time.monotonic() - begun), 1)}
             metrics = {**metrics, **(after(state, step) if after else {})}
-            folder.log([{"step": step, **label, **rate, **_entry(metrics, i)} for i, label in enumerate(labels)])
+            rows = [{"step": step, **label, **rate, **_entry(metrics, i)} for i, label in enumerate(labels)]
+            folder.log(rows)
+            if mirror is not None:
+                mirror(rows)
             advance(updates, status=status(metrics) if status else "")
             if step < total and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))

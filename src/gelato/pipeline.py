@@ -42,6 +42,7 @@ from gelato.model.training import FittedModel, fit_model, load_model
 from gelato.progress import note
 from gelato.results import Record, write_records
 from gelato.runs import Run
+from gelato.tensorboard import mirror
 from gelato.worlds import latent_world, state_world
 
 Metrics = Mapping[str, np.ndarray]
@@ -58,11 +59,13 @@ def train(
     first_seed: int = 0,
     config: TrainConfig | None = None,
     model: Path | str | None = None,
+    tensorboard: bool = False,
     workers: int | None = None,
 ) -> list[Record]:
     """Train every method with every seed into a run's folder, or go on with what was begun there.
 
-    `model` is the folder of a latent model fitted before, with these seeds among its own.
+    `model` is the folder of a latent model fitted before, with these seeds among its own. With `tensorboard`, metrics
+    are also written below `run/tensorboard`.
     """
     dataset = load(dataset) if isinstance(dataset, str) else dataset
     config = config or train_preset("default", dataset)
@@ -72,6 +75,7 @@ def train(
     if environment is None:
         note("there is no environment to run policies in; they are trained all the same")
     folder = Run(Path(run))
+    watch = mirror(folder.folder / "tensorboard") if tensorboard else None
     with folder.locked():
         folder.begin(
             "policies",
@@ -91,7 +95,9 @@ def train(
             for group in GROUPS:
                 chosen = [method for method in methods if _group(method) == group]
                 if chosen:
-                    records += _Group(dataset, folder.folder, group, chosen, numbers, config, model, evaluate).train()
+                    records += _Group(
+                        dataset, folder.folder, group, chosen, numbers, config, model, evaluate, watch
+                    ).train()
         write_records(folder.folder / "results.json", records)
     return records
 
@@ -118,6 +124,7 @@ class _Group:
     config: TrainConfig
     model: Path | str | None
     evaluate: Evaluator | None
+    watch: Callable[[Sequence[Mapping[str, Any]]], None] | None
 
     def train(self) -> list[Record]:
         """Train, or read what was trained; the records of every policy."""
@@ -146,6 +153,7 @@ class _Group:
                         **self._returns(folder, lambda: deployed(state), step),
                     },
                     status=_status,
+                    mirror=self.watch,
                 )
                 save_policies(folder.folder / "last.npz", deployed(state))
                 folder.remove_checkpoints()

@@ -26,6 +26,7 @@ def train(
     model_updates: int | None = None,
     evaluations: int | None = None,
     episodes: int | None = None,
+    tensorboard: bool = False,
     json: bool = False,
 ) -> None:
     """Train policies from logged data: data made, model fitted or reused, policies trained and evaluated.
@@ -49,6 +50,7 @@ def train(
         model_updates: Updates of the model's first phase; the second gets a fifth of it.
         evaluations: How often to evaluate on the way.
         episodes: Episodes of an evaluation.
+        tensorboard: Also write metrics for TensorBoard, below the run's folder (the extra `tensorboard`).
         json: Print one JSON object and nothing else.
     """
     from gelato.data.reference import load
@@ -58,7 +60,9 @@ def train(
     dataset = load(reference if transitions is None else f"{reference},transitions={transitions}")
     config = _changed(train_preset(preset, dataset), updates, model_updates, evaluations, episodes)
     chosen = [method_for(name, dataset, penalty, penalty_weight) for name in dict.fromkeys(method)]
-    records = train_policies(dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config, model=model)
+    records = train_policies(
+        dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config, model=model, tensorboard=tensorboard
+    )
     if json:
         print_json({"run": str(run), "records": records})
     else:

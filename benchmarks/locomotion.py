@@ -1,0 +1,76 @@
+"""The paper's Table 1 on this harness: nine locomotion datasets × seven methods × five seeds, into results/locomotion.json.
+
+python benchmarks/locomotion.py --runs runs/locomotion
+
+Resumable: a dataset's group of methods that is in the results already is skipped, one that was interrupted goes on from
+its last checkpoint. `--minutes` stops before a group that would hardly end in time.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from gelato.data.reference import load
+from gelato.methods import METHODS, method_for, train_preset
+from gelato.pipeline import train
+from gelato.report.policy_table import DATASETS, as_text
+from gelato.results import device, merge_records, read_records
+
+RESULTS = Path(__file__).parents[1] / "results" / "locomotion.json"
+KEYS = ("dataset", "method", "seed")
+# Methods that share a model are trained by one program.
+GROUPS = (("gelato", "gelato-l2", "gelato-ensemble"), ("mopo", "mbpo", "sac"), ("bc",))
+
+
+def main() -> None:
+    """Train what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=Path("runs/locomotion"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--datasets", nargs="+", default=list(DATASETS))
+    parser.add_argument("--methods", nargs="+", default=[name for group in GROUPS for name in group], choices=METHODS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--updates", type=int, help="of every policy; the preset's unless told")
+    parser.add_argument("--transitions", type=int, help="of every dataset; its own unless told")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    arguments = parser.parse_args()
+    begun, longest = time.monotonic(), 0.0
+    for name in arguments.datasets:
+        for group in GROUPS:
+            chosen = [method for method in group if method in arguments.methods]
+            if not chosen or _there(arguments, name, chosen):
+                continue
+            if time.monotonic() - begun + longest > 60 * arguments.minutes:
+                print("no time for another group; run the same command again", flush=True)
+                break
+            start = time.monotonic()
+            _train(arguments, name, chosen)
+            longest = max(longest, time.monotonic() - start)
+            print(f"{name}: {', '.join(chosen)} in {time.monotonic() - start:.0f} s", flush=True)
+    print(as_text(read_records(arguments.results), "md"))
+
+
+def _there(arguments: argparse.Namespace, dataset: str, methods: list[str]) -> bool:
+    found = {tuple(record[key] for key in KEYS) for record in read_records(arguments.results)}
+    return all((dataset, method, seed) in found for method in methods for seed in range(arguments.seeds))
+
+
+def _train(arguments: argparse.Namespace, name: str, methods: list[str]) -> None:
+    size = "" if arguments.transitions is None else f",transitions={arguments.transitions}"
+    dataset = load(name + size)
+    config = train_preset("default", dataset)
+    if arguments.updates is not None:
+        config = replace(config, sac=replace(config.sac, updates=arguments.updates))
+    records = train(
+        dataset,
+        arguments.runs / name / methods[0],
+        [method_for(method, dataset) for method in methods],
+        seeds=arguments.seeds,
+        config=config,
+    )
+    merge_records(arguments.results, [{**record, "dataset": name, "device": device()} for record in records], KEYS)
+
+
+if __name__ == "__main__":
+    main()
