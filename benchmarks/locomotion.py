@@ -1,9 +1,9 @@
-"""The paper's Table 1 on this harness: nine locomotion datasets × seven methods × five seeds, into results/locomotion.json.
+"""The paper's Table 1 on this harness: nine locomotion datasets × seven methods × five seeds.
 
 python benchmarks/locomotion.py --runs runs/locomotion
 
-Resumable: a dataset's group of methods that is in the results already is skipped, one that was interrupted goes on from
-its last checkpoint. `--minutes` stops before a group that would hardly end in time.
+Results go to results/locomotion.json. Resumable: a group of methods that is in the results already is skipped, one that
+was interrupted goes on from its last checkpoint. `--minutes` stops before a group that would hardly end in time.
 """
 
 import argparse

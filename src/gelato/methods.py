@@ -107,9 +107,17 @@ def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
     if name == "default":
         return TrainConfig(model, EnsembleConfig(), SACConfig())
     return TrainConfig(
-        replace(model, forward_hidden=(256, 256), updates=8_000, variance_updates=2_000),
-        EnsembleConfig(updates=8_000, hidden=(200, 200)),
-        SACConfig(updates=30_000, epoch=1_000, branches=400),
+        replace(
+            model,
+            decoders=3,
+            hidden=(128, 128),
+            forward_hidden=(256, 256),
+            batch_size=128,
+            updates=12_000,
+            variance_updates=2_000,
+        ),
+        EnsembleConfig(updates=12_000, hidden=(128, 128)),
+        SACConfig(hidden=(128, 128), batch_size=128, updates=30_000, branches=400),
         points=10_000,
         evaluations=5,
         episodes=5,

@@ -51,6 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
     except MemoryError:
         _fail("not enough memory for data of that size; ask for fewer transitions", 2)
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        _fail(
+            "the device ran out of memory; the last checkpoint is kept. Lower --seeds, train fewer methods at once, or use "
+            "--preset small (fewer points to seek neighbours among, fewer imagined steps)",
+            2,
+        )
     except KeyboardInterrupt:
         _fail("interrupted; what was finished before is kept, nothing half-written is left", 130)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from gelato.report.policy_table import as_text
 from gelato.results import Record, read_records
 
 _BLOCK = re.compile(r"(<!-- results/(\w+)\.json ?(.*?) ?-->\n).*?<!-- end -->", flags=re.DOTALL)
@@ -79,6 +80,31 @@ def _uncertainty(records: list[Record]) -> str:
     return _markdown(("dataset", "penalty", *shifts, "mean", "µs"), rows)
 
 
+def _penalty_weights(records: list[Record]) -> str:
+    """A row for each dataset, penalty and λ, best first: means over seeds."""
+
+    def mean(rows: list[Record], name: str) -> float:
+        return sum(float(row[name] or 0) for row in rows) / len(rows)
+
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        key = tuple(str(record[name]) for name in ("dataset", "penalty", "penalty_weight", "real_share", "updates"))
+        groups.setdefault(key, []).append(record)
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0], -mean(item[1], "return_late")))
+    rows = [
+        (
+            *key[:4],
+            f"{int(key[4]):,}",
+            f"{mean(own, 'return_late'):,.0f}",
+            f"{mean(own, 'return_last'):,.0f}",
+            str(len(own)),
+        )
+        for key, own in ordered
+    ]
+    columns = ("dataset", "penalty", "λ", "logged share", "updates", "return, last three evaluations", "last", "seeds")
+    return _markdown(columns, rows)
+
+
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "model": _rows(
         {
@@ -133,6 +159,8 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
         }
     ),
     "uncertainty": _uncertainty,
+    "penalty_weights": _penalty_weights,
+    "locomotion": lambda records: as_text(records, "md"),
 }
 
 
