@@ -1,10 +1,8 @@
 """Five tiny MDPs whose values are known, as dynamics: what any agent has to solve."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array
@@ -46,12 +44,11 @@ class Tiny(AbstractDynamics):
         return Imagined(jnp.stack([jnp.ones(()), sign]), reward, last)
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(eqx.Module):
     """A tiny MDP, its starts, and the value of the best policy in each."""
 
     dynamics: Tiny
-    space: ActionSpace
+    space: ActionSpace = eqx.field(static=True)
     starts: Array
     values: Array
 
@@ -68,8 +65,3 @@ def known(request: Any, kind: str) -> Known:
     starts = jnp.array([[0.0, 1.0], [0.0, -1.0]])
     values = {"constant": [1, 1], "sign": [1, -1], "delayed": [DISCOUNT] * 2, "action": [1, 1], "both": [1, 1]}[kind]
     return Known(Tiny(kind), space, starts, jnp.array(values, jnp.float32))
-
-
-def seeded(tree: Any) -> Any:
-    """One seed's pytree with the seeds axis."""
-    return jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, tree)

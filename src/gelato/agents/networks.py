@@ -51,6 +51,33 @@ class Actor(eqx.Module):
         """`log π(·|z)` of every discrete action."""
         return jax.nn.log_softmax(self.network(z))
 
+    def draw(
+        self, z: Float[Array, " latent"], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
+        """A choice and its log-density: one-hot, or before the box's squashing, which no ratio of densities needs."""
+        if isinstance(self.space, Discrete):
+            log_pi = self.log_probabilities(z)
+            choice = jax.nn.one_hot(jax.random.categorical(key, log_pi), self.space.n)
+            return choice, log_pi @ choice
+        mean, log_std = self._gaussian(z)
+        raw = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+        return raw, jnp.sum(_gaussian_density(raw, mean, log_std))
+
+    def action(self, choice: Float[Array, " action"]) -> Float[Array, " action"]:
+        """The action that a choice stands for."""
+        return choice if isinstance(self.space, Discrete) else self._into_box(jnp.tanh(choice))
+
+    def density_and_entropy(
+        self, z: Float[Array, " latent"], choice: Float[Array, " action"]
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The log-density of a choice, and the entropy of the distribution it is drawn from."""
+        if isinstance(self.space, Discrete):
+            log_pi = self.log_probabilities(z)
+            return log_pi @ choice, -jnp.sum(jnp.exp(log_pi) * log_pi)
+        mean, log_std = self._gaussian(z)
+        density = jnp.sum(_gaussian_density(choice, mean, log_std))
+        return density, jnp.sum(log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e))
+
     def _gaussian(self, z: Float[Array, " latent"]) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
         mean, log_std = jnp.split(self.network(z), 2)
         return mean, jnp.clip(log_std, *LOG_STD)
@@ -69,10 +96,13 @@ def box(space: Continuous) -> tuple[Float[Array, " action"], Float[Array, " acti
 
 def _squashed_density(raw: Array, mean: Array, log_std: Array) -> Float[Array, ""]:
     """`log N(u; μ, σ²) − Σ log(1 − tanh² u)`."""
-    gaussian = -0.5 * ((raw - mean) / jnp.exp(log_std)) ** 2 - log_std - 0.5 * jnp.log(2 * jnp.pi)
     # log(1 − tanh²u) in a form that does not underflow.
     slope = 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))
-    return jnp.sum(gaussian - slope)
+    return jnp.sum(_gaussian_density(raw, mean, log_std) - slope)
+
+
+def _gaussian_density(raw: Array, mean: Array, log_std: Array) -> Float[Array, " action"]:
+    return -0.5 * ((raw - mean) / jnp.exp(log_std)) ** 2 - log_std - 0.5 * jnp.log(2 * jnp.pi)
 
 
 class Critic(eqx.Module):

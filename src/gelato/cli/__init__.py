@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         _fail(
-            "the device ran out of memory; the last checkpoint is kept. Lower --seeds, train fewer methods at once, or use "
-            "--preset small (fewer points to seek neighbours among, fewer imagined steps)",
+            "the device ran out of memory; the last checkpoint is kept. Lower --seeds, train fewer methods at once, or "
+            "use --preset small (fewer points to seek neighbours among, fewer imagined steps)",
             2,
         )
     except KeyboardInterrupt:
