@@ -146,7 +146,10 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
     [
         (["train", "four-rooms-hole", "--run", "R", "--episodes", "0"], "episodes is 0"),
         (["train", "four-rooms-hole", "--run", "R", "--seeds", "0"], "seeds is 0"),
-        (["train", "four-rooms-hole", "--run", "R", "--method", "sac", "--penalty", "geodesic"], "penalty of its own"),
+        (["train", "four-rooms-hole", "--run", "R", "--method", "sac", "--penalty", "geodesic"], "one of their own"),
+        (["train", "four-rooms-hole", "--run", "R", "--penalty", "geodesc"], "is not one of transport"),
+        (["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "-1"], "must be a number of at least 0"),
+        (["train", "four-rooms-hole", "--run", "R", "--model", "nowhere"], "not a run's folder"),
         (["evaluate", "nowhere"], "not a run's folder"),
         (["table", "nowhere"], "has no results"),
         (["export", "nowhere", "--onnx", "x.onnx"], "not a run's folder"),
@@ -180,7 +183,7 @@ def test_the_table_has_means_spreads_and_the_papers_numbers(tmp_path: Path, caps
     (tmp_path / "r.json").write_text(json.dumps(rows))
     main(["table", str(tmp_path / "r.json")])
     text = capsys.readouterr().out
-    assert "| hopper-medium | gelato | 2,000 ± 1,000 | 200.0 ± 100.0 | 1,676 | 2 | 10 |" in text
+    assert "| hopper-medium | gelato | 2,000 ± 1,414 | 200.0 ± 141.4 | 1,676 | 2 | 10 |" in text
     assert "| gelato | 1 | 200.0 | 200.0 |" in text
     main(["table", str(tmp_path / "r.json"), "--format", "json"])
     assert json.loads(capsys.readouterr().out)["cells"][1]["paper"] == 1234

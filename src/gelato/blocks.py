@@ -58,6 +58,8 @@ def run_blocks(
             if mirror is not None:
                 mirror(rows)
             advance(updates, status=status(metrics) if status else "")
+            if step == total or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                stop_if_broken(folder, state, step)
             if step < total and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
                 saved = time.monotonic()
@@ -78,6 +80,16 @@ def _resume(folder: Run, state: State) -> tuple[int, State]:
             return step, eqx.combine(jax.tree.map(jnp.asarray, loaded), static)
     folder.forget_metrics_after(-1)
     return 0, state
+
+
+def stop_if_broken(folder: Run, state: Any, step: int) -> None:
+    """Stop before a state that is not finite is kept."""
+    floats = [leaf for leaf in jax.tree.leaves(state) if eqx.is_inexact_array(leaf)]
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in floats):
+        raise InputError(
+            f"{folder.folder}: weights are not finite after {step} updates; the last checkpoint is kept, if there was "
+            "one. Try a smaller learning rate"
+        )
 
 
 def stop_at_nan(folder: Run, metrics: Metrics, labels: Sequence[Mapping[str, Any]], first: int, updates: int) -> None:

@@ -42,7 +42,8 @@ def pessimistic_env(
     chords = model.latent_size >= train.states.shape[1]
     calibrated = calibrate(build_penalty(penalty, model, data, known, chords=chords), model, fitted.scaling, data)
     rule = termination_rule(fitted.dataset.environment)
-    starts = _latents(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[:points]))))
+    rows = np.linspace(0, len(train) - 1, min(points, len(train))).astype(int)
+    starts = _latents(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
     mdp = PessimisticMDP(
         LatentDynamics(model, fitted.scaling, rule),
         calibrated,

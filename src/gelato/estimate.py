@@ -19,12 +19,14 @@ _TRAINED = 3
 _SHARE = 0.5
 
 
-def expected_seconds(dataset: Dataset, methods: Sequence[Method], seeds: int, config: TrainConfig) -> float:
+def expected_seconds(
+    dataset: Dataset, methods: Sequence[Method], seeds: int, config: TrainConfig, *, fits: bool = True
+) -> float:
     """A rough figure: within a factor of two where it was compared (docs/policies.md)."""
     state, action = dataset.transitions.states.shape[1], dataset.transitions.action_space.size
     imagining = [method for method in methods if not method.clones]
     total, updates, programs = 0.0, 0, 0
-    if any(method.space == "latent" for method in imagining):
+    if fits and any(method.space == "latent" for method in imagining):
         total += seeds * _fit(config, state, action)
         updates += config.model.updates + config.model.variance_updates
         programs += 3

@@ -1,5 +1,6 @@
 """The methods of the paper's table, each a combination of values: dynamics, penalty, share of logged steps."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,6 +11,7 @@ from gelato.envs import FOUR_ROOMS_GOAL
 from gelato.envs.scores import task_of
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, preset
+from gelato.uncertainty.build import PENALTIES
 
 MethodName = Literal["gelato", "gelato-l2", "gelato-ensemble", "gelato-none", "mopo", "mbpo", "sac", "bc"]
 TrainPreset = Literal["default", "small"]
@@ -29,6 +31,12 @@ class Method:
     penalty_weight: float
     real_share: float
     clones: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.penalty_weight < math.inf:
+            raise InputError(f"the penalty's weight is {self.penalty_weight}; it must be a number of at least 0")
+        if not 0 <= self.real_share <= 1:
+            raise InputError(f"the share of logged steps is {self.real_share}; it must lie in [0, 1]")
 
 
 # λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ serves them all.
@@ -52,13 +60,13 @@ METHODS: dict[str, Method] = {
 
 
 def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_weight: float | None = None) -> Method:
-    """The method of that name with its preset λ for the data's task, or the penalty and λ given."""
+    """The method of that name with its preset λ for the data's task or the one given; `penalty` is for `gelato`."""
     if name not in METHODS:
         raise InputError(f"method {name!r} is not one of {', '.join(METHODS)}")
     method = METHODS[name]
-    if penalty is not None:
-        if method.space != "latent":
-            raise InputError(f"{name} has a penalty of its own; `penalty` is for gelato")
+    if penalty is not None and name == "gelato":
+        if penalty not in PENALTIES:
+            raise InputError(f"penalty {penalty!r} is not one of {', '.join(PENALTIES)}")
         method = replace(method, penalty=penalty)
     if method.space == "latent" and dataset.environment == FOUR_ROOMS_GOAL:
         method = replace(method, real_share=0.5)

@@ -74,6 +74,10 @@ def train(
     environment = environment_of(dataset.environment, data.states.shape[1], data.action_space)
     if environment is None:
         note("there is no environment to run policies in; they are trained all the same")
+    names = [method.name for method in methods]
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"methods {', '.join(names) or '(none)'} must be at least one, each with a name of its own")
+    fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
     folder = Run(Path(run))
     watch = mirror(folder.folder / "tensorboard") if tensorboard else None
     with folder.locked():
@@ -87,7 +91,7 @@ def train(
             model=None if model is None else str(model),
         )
         if not (folder.folder / "results.json").exists():
-            minutes = expected_seconds(dataset, methods, seeds, config) / 60
+            minutes = expected_seconds(dataset, methods, seeds, config, fits=fitted is None) / 60
             note(f"expect about {max(1, round(minutes))} minutes on this machine; Ctrl-C keeps what is done")
         context = nullcontext() if environment is None else evaluator(environment, workers or os.cpu_count() or 1)
         with context as evaluate:
@@ -96,7 +100,7 @@ def train(
                 chosen = [method for method in methods if _group(method) == group]
                 if chosen:
                     records += _Group(
-                        dataset, folder.folder, group, chosen, numbers, config, model, evaluate, watch
+                        dataset, folder.folder, group, chosen, numbers, config, fitted, evaluate, watch
                     ).train()
         write_records(folder.folder / "results.json", records)
     return records
@@ -122,7 +126,7 @@ class _Group:
     methods: Sequence[Method]
     seeds: tuple[int, ...]
     config: TrainConfig
-    model: Path | str | None
+    fitted: FittedModel | None
     evaluate: Evaluator | None
     watch: Callable[[Sequence[Mapping[str, Any]]], None] | None
 
@@ -148,10 +152,7 @@ class _Group:
                     total=self.config.sac.updates,
                     length=self.config.sac.epoch,
                     title=f"training {', '.join(method.name for method in self.methods)}",
-                    after=lambda state, step: {
-                        **finished(state),
-                        **self._returns(folder, lambda: deployed(state), step),
-                    },
+                    after=after,
                     status=_status,
                     mirror=self.watch,
                 )
@@ -188,18 +189,16 @@ class _Group:
         return new_policies(world, sac), epoch, values, encoders, scaling
 
     def _fitted(self) -> FittedModel:
-        """The latent models of these seeds, fitted here or read from where they were."""
-        if self.model is None:
-            path, config = self.run / "model", self.config.model
-            return fit_model(self.dataset, path, config=config, seeds=len(self.seeds), first_seed=self.seeds[0])
-        return load_model(self.model, self.dataset).of_seeds(self.seeds)
+        """The latent models of these seeds: given, or fitted here."""
+        if self.fitted is not None:
+            return self.fitted
+        path, config = self.run / "model", self.config.model
+        return fit_model(self.dataset, path, config=config, seeds=len(self.seeds), first_seed=self.seeds[0])
 
     def _returns(self, folder: Run, deployed: Callable[[], list[DeployedPolicy]], step: int) -> Metrics:
         """Returns in the real environment, at so many steps as there are evaluations; the best policies are kept."""
         nothing = np.full(len(self.labels), np.nan)
-        every = max(1, self.config.sac.updates // self.config.evaluations // self.config.sac.epoch)
-        due = step == self.config.sac.updates or step % (every * self.config.sac.epoch) == 0
-        if self.evaluate is None or not due:
+        if self.evaluate is None or not self._due(step):
             return {"return": nothing, "length": nothing}
         policies = deployed()
         found = self.evaluate(policies, self.config.episodes)
@@ -214,11 +213,17 @@ class _Group:
         save_policies(path, [new if b else old for b, new, old in zip(better, policies, kept, strict=True)])
         return {"return": returns, "length": np.array([evaluation.lengths.mean() for evaluation in found])}
 
+    def _due(self, step: int) -> bool:
+        """Whether a block that ends here passes the next evaluation, of which there are `evaluations`."""
+        sac, often = self.config.sac, self.config.evaluations
+        before = (step - 1) // sac.epoch * sac.epoch
+        return step * often // sac.updates > before * often // sac.updates
+
     def _records(self, folder: Run) -> list[Record]:
         """What every policy came to: the last one, and the best return on the way."""
         rows = folder.metrics
         records: list[Record] = []
-        for label in self.labels:
+        for label, method in zip(self.labels, [method for method in self.methods for _ in self.seeds], strict=True):
             own = [row for row in rows if (row["method"], row["seed"]) == (label["method"], str(label["seed"]))]
             returns = [float(row["return"]) for row in own if row["return"]]
             last = returns[-1] if returns else None
@@ -232,7 +237,10 @@ class _Group:
                     "best_return": max(returns) if returns else None,
                     "episodes": self.config.episodes,
                     "initial_value": _number(own[-1].get("initial_value")),
-                    "penalty": _number(own[-1].get("penalty")),
+                    "mean_penalty": _number(own[-1].get("penalty")),
+                    "penalty": method.penalty,
+                    "penalty_weight": method.penalty_weight,
+                    "real_share": method.real_share,
                 }
             )
         return records

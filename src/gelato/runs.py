@@ -213,8 +213,10 @@ def _difference(before: Any, now: Any) -> str:
     """Where two settings differ, in as few words as will do."""
     if isinstance(before, dict) and isinstance(now, dict):
         return ", ".join(
-            f"{name} {before.get(name)}, not {now.get(name)}"
+            f"{name} {_difference(before.get(name), now.get(name))}"
             for name in {**before, **now}
             if before.get(name) != now.get(name)
         )
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return ", ".join(_difference(old, new) for old, new in zip(before, now) if old != new)
     return f"{before}, not {now}"

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from gelato.envs.scores import normalised_score
-from gelato.envs.simulate import available_environment
 from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy, load_policies
-from gelato.evaluation.rollout import evaluator
+from gelato.evaluation.rollout import environment_of, evaluator
 from gelato.results import Record
 from gelato.runs import Run
 
@@ -41,8 +40,10 @@ def trained_policies(
         if inner["kind"] != "agents":
             continue
         labels = [(name, number) for name in inner["methods"] for number in inner["seeds"]]
-        for policy, (name, number) in zip(load_policies(group / f"{which}.npz"), labels, strict=True):
-            if method in (None, name) and seed in (None, number):
+        chosen = [method in (None, name) and seed in (None, number) for name, number in labels]
+        policies = load_policies(group / f"{which}.npz") if any(chosen) else []
+        for policy, (name, number), wanted in zip(policies, labels, chosen):
+            if wanted:
                 found.append(TrainedPolicy(policy, name, number, data["reference"], data["environment"]))
     if not found:
         raise InputError(f"{run}: holds no finished policy of method {method or 'any'} and seed {seed or 'any'}")
@@ -74,7 +75,8 @@ def evaluate_run(run: Path | str, episodes: int, which: Which = "last", workers:
 
 def environment_for(trained: TrainedPolicy) -> str:
     """The environment a policy is for, which has to be here."""
-    environment = available_environment(trained.environment)
+    policy = trained.policy
+    environment = environment_of(trained.environment, len(policy.mean), policy.space)
     if environment is None:
         raise InputError(f"{trained.dataset}: there is no environment here to run policies in")
     return environment

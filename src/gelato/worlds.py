@@ -14,7 +14,7 @@ from gelato.agents.replay import packed
 from gelato.agents.sac import SACConfig, Terms
 from gelato.baselines.ensemble import LargestDeviation, StateDynamics, fit_ensemble
 from gelato.data.transitions import Dataset, Transitions
-from gelato.envs.termination import Rule, termination_rule
+from gelato.envs.termination import termination_rule
 from gelato.mdp.dynamics import AbstractDynamics, LatentDynamics
 from gelato.mdp.pessimistic import Experience
 from gelato.methods import Method, TrainConfig
@@ -28,6 +28,7 @@ from gelato.uncertainty.embedded import embed, uniform_actions
 from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 
 _STARTS = 100_000
+_INITIAL = 1_000
 _CHUNK = 8192
 # How much larger than that of foreign pairs a penalty is taken to be at most, for the bound on values.
 _LARGEST_PENALTY = 3.0
@@ -47,16 +48,15 @@ def state_world(
     dataset: Dataset, run: Path, methods: Sequence[Method], seeds: tuple[int, ...], config: TrainConfig
 ) -> tuple[World, Scaling]:
     """The world of methods that see the normalised state; an ensemble is fitted only if a method imagines."""
-    train, _ = split_for(dataset, config.model)
-    scaling = Scaling.fit(train, rewards_to_unit_range=False)
-    rule: Rule | None = termination_rule(dataset.environment)
+    parts = split_for(dataset, config.model)
+    scaling = Scaling.fit(parts[0], rewards_to_unit_range=False)
     if all(method.real_share == 1 for method in methods):
-        return _world(
-            dataset, scaling, [None] * len(seeds), [[Nothing()] * len(methods)] * len(seeds), methods, seeds, config.sac
-        ), scaling
-    every = fit_ensemble(dataset, run / "ensemble", rule, seeds=seeds, config=config.ensemble)
+        nothing: list[AbstractPenalty] = [Nothing()] * len(methods)
+        alone = [None] * len(seeds)
+        return _world(dataset, scaling, alone, [nothing] * len(seeds), methods, seeds, config.sac), scaling
+    every = fit_ensemble(dataset, parts, scaling, run / "ensemble", seeds=seeds, config=config.ensemble)
     dynamics = [_of_seed(every, index) for index in range(len(seeds))]
-    penalties = [[_state_penalty(one, method, train) for method in methods] for one in dynamics]
+    penalties = [[_state_penalty(one, method, parts[0]) for method in methods] for one in dynamics]
     return _world(dataset, scaling, dynamics, penalties, methods, seeds, config.sac), scaling
 
 
@@ -101,17 +101,20 @@ def _world(
     seeds: tuple[int, ...],
     config: SACConfig,
 ) -> World:
-    transitions = dataset.transitions.with_successors()
+    # A row that ends the task needs no successor: nothing follows that could count.
+    every = dataset.transitions
+    transitions = every[np.asarray(every.has_successor | every.terminated)]
     batch = normalised_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
     rewards = jnp.asarray(transitions.rewards, jnp.float32)
-    firsts = np.array([rows.start for rows in transitions.episode_slices])[:1000]
+    firsts = np.array([rows.start for rows in every.episode_slices])[:_INITIAL]
+    first_states = jnp.asarray(scaling.states(np.asarray(every.states[firsts])))
     chosen = np.random.default_rng(0).permutation(len(transitions))[:_STARTS]
     real, starts, initial = [], [], []
     for one in dynamics:
         z, after = _seen(one, batch.states), _seen(one, batch.next_states)
         real.append(packed(Experience(z, batch.actions, rewards, after, batch.terminated)))
         starts.append(z[chosen])
-        initial.append(z[firsts])
+        initial.append(_seen(one, first_states))
     weights = np.array([method.penalty_weight for method in methods], np.float32)
     return World(
         dynamics=None if dynamics[0] is None else stacked(dynamics),

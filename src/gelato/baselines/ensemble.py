@@ -18,15 +18,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gelato.blocks import run_blocks
 from gelato.data.spaces import ActionSpace
-from gelato.data.transitions import Dataset
-from gelato.envs.termination import Rule
+from gelato.data.transitions import Dataset, Transitions
+from gelato.envs.termination import Rule, termination_rule
 from gelato.mdp.dynamics import AbstractDynamics, Action, Embedded, Imagined, Latent
-from gelato.model.config import ModelConfig
 from gelato.model.fit import normalised_batch
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP
-from gelato.model.training import split_for
 from gelato.runs import Run
 from gelato.uncertainty.penalty import AbstractPenalty, Scalar
 
@@ -63,12 +61,13 @@ class Member(eqx.Module):
 
 
 class StateDynamics(AbstractDynamics):
-    """The elites of an ensemble; the policy sees the normalised state itself."""
+    """An ensemble, best member first, of which the `elites` step; the policy sees the normalised state itself."""
 
-    elites: Member
+    members: Member
     scaling: Scaling
     low: Float[Array, "*batch state"]
     high: Float[Array, "*batch state"]
+    elites: int = eqx.field(static=True)
     rule: Rule | None = eqx.field(static=True)
 
     def start(self, state: Float[Array, " state"]) -> Latent:
@@ -80,24 +79,24 @@ class StateDynamics(AbstractDynamics):
     def imagine(self, embedding: Embedded, *, key: PRNGKeyArray) -> Imagined:
         choice_key, noise_key, end_key = jax.random.split(key, 3)
         outcomes, ends = self.predictions(embedding)
-        which = jax.random.randint(choice_key, (), 0, outcomes.mean.shape[0])
+        which = jax.random.randint(choice_key, (), 0, self.elites)
         sample = Gaussian(outcomes.mean[which], outcomes.variance[which]).sample(key=noise_key)
-        # Kept where the data reaches: beyond it a network extrapolates without end.
-        state = jnp.clip(embedding[: len(sample) - 1] + sample[:-1], self.low, self.high)
+        state = embedding[: len(sample) - 1] + sample[:-1]
         reward = self.scaling.rewards.inverse(sample[-1:])[0]
         if self.rule is None:
             ended = jax.random.bernoulli(end_key, jax.nn.sigmoid(ends[which]))
         else:
             ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
-        return Imagined(state, reward, ended)
+        # Kept where the data reaches: beyond it a network extrapolates without end. The rule sees the state itself.
+        return Imagined(jnp.clip(state, self.low, self.high), reward, ended)
 
-    def predictions(self, embedding: Embedded) -> tuple[Gaussian, Float[Array, " elites"]]:
-        """Every elite's outcome and log-odds of an end."""
-        return eqx.filter_vmap(lambda member: member(embedding))(self.elites)
+    def predictions(self, embedding: Embedded) -> tuple[Gaussian, Float[Array, " members"]]:
+        """Every member's outcome and log-odds of an end."""
+        return eqx.filter_vmap(lambda member: member(embedding))(self.members)
 
 
 class LargestDeviation(AbstractPenalty):
-    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d`: MOPO's."""
+    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d` over all members: MOPO's."""
 
     dynamics: StateDynamics
 
@@ -125,12 +124,19 @@ class EnsembleData(eqx.Module):
 
 
 def fit_ensemble(
-    dataset: Dataset, run: Path, rule: Rule | None, *, seeds: tuple[int, ...], config: EnsembleConfig | None = None
+    dataset: Dataset,
+    parts: tuple[Transitions, Transitions],
+    scaling: Scaling,
+    run: Path,
+    *,
+    seeds: tuple[int, ...],
+    config: EnsembleConfig,
 ) -> StateDynamics:
-    """Fit ensembles of several seeds in a run's folder, or read the fitted ones; the seed is the first axis."""
-    config = config or EnsembleConfig()
-    train, held_out = split_for(dataset, ModelConfig())
-    scaling = Scaling.fit(train, rewards_to_unit_range=False)
+    """Fit ensembles of several seeds in a run's folder, or read the fitted ones; the seed is the first axis.
+
+    `parts` are the training and held-out transitions of the dataset, `scaling` the units of the former.
+    """
+    train, held_out = parts
     folder = Run(run)
     with folder.locked():
         folder.begin(
@@ -139,24 +145,25 @@ def fit_ensemble(
             fingerprint=dataset.transitions.fingerprint(),
             config=asdict(config),
             seeds=list(seeds),
+            held_out=len(held_out),
         )
         like = _begin(config, train.states.shape[1], train.action_space, jnp.array(seeds))
-        elites = _take(like.members, jnp.zeros((len(seeds), config.elites), jnp.int32))
-        if not folder.has("elites"):
+        if not folder.has("members"):
             rows = held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT_ROWS)).astype(int)]
             data = EnsembleData(*_pairs(train, scaling), _pairs(rows, scaling))
             state = _fit(folder, data, like, seeds, config, dataset.reference)
-            best = jnp.argsort(state.best_losses, axis=1)[:, : config.elites]
-            folder.save("elites", eqx.filter(_take(state.best, best), eqx.is_array))
+            best_first = _take(state.best, jnp.argsort(state.best_losses, axis=1))
+            folder.save("members", eqx.filter(best_first, eqx.is_array))
             folder.remove_checkpoints()
-        arrays, static = eqx.partition(elites, eqx.is_array)
-        elites = eqx.combine(jax.tree.map(jnp.asarray, folder.load("elites", arrays)), static)
-    states = scaling.states(np.asarray(train.states))
+        shapes = eqx.filter_eval_shape(_begin, config, train.states.shape[1], train.action_space, jnp.array(seeds))
+        arrays, static = eqx.partition(shapes.members, lambda leaf: hasattr(leaf, "shape"))
+        members = eqx.combine(jax.tree.map(jnp.asarray, folder.load("members", arrays)), static)
+    states = scaling.states(np.concatenate([train.states, train.next_states]))
     scaling, low, high = jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)),
         (scaling, states.min(axis=0), states.max(axis=0)),
     )
-    return StateDynamics(elites, scaling, low, high, rule)
+    return StateDynamics(members, scaling, low, high, config.elites, termination_rule(dataset.environment))
 
 
 def _pairs(transitions: Any, scaling: Scaling) -> tuple[Float[Array, "n pair"], Float[Array, "n target"]]:
@@ -268,6 +275,6 @@ def _optimiser(config: EnsembleConfig) -> optax.GradientTransformation:
     return optax.flatten(optax.adamw(rate, weight_decay=config.weight_decay))
 
 
-def _take(members: Member, chosen: Int[Array, "seeds elites"]) -> Member:
+def _take(members: Member, chosen: Int[Array, "seeds members"]) -> Member:
     """The chosen members of every seed."""
     return jax.tree.map(lambda leaf: jax.vmap(lambda x, rows: x[rows])(leaf, chosen), members)

@@ -54,12 +54,15 @@ def train(
         json: Print one JSON object and nothing else.
     """
     from gelato.data.reference import load
+    from gelato.errors import InputError
     from gelato.methods import method_for, train_preset
     from gelato.pipeline import train as train_policies
 
     dataset = load(reference if transitions is None else f"{reference},transitions={transitions}")
     config = _changed(train_preset(preset, dataset), updates, model_updates, evaluations, episodes)
     chosen = [method_for(name, dataset, penalty, penalty_weight) for name in dict.fromkeys(method)]
+    if penalty is not None and "gelato" not in method:
+        raise InputError("--penalty changes gelato's; the other methods have one of their own")
     records = train_policies(
         dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config, model=model, tensorboard=tensorboard
     )
@@ -95,7 +98,7 @@ def _print_records(records: list[dict[str, Any]]) -> None:
             number(record["score"], ".1f"),
             number(record["best_return"]),
             number(record["initial_value"]),
-            number(record["penalty"], ".2f"),
+            number(record["mean_penalty"], ".2f"),
         )
         for record in records
     ]

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-import gymnasium
 import numpy as np
 from jaxtyping import Float, Num
 
@@ -92,14 +91,23 @@ def available_environment(recorded: str | None) -> str | None:
     """The environment here for one that data was recorded in: itself, or the benchmark task's, with a note."""
     if recorded is None:
         return None
-    if recorded in gymnasium.registry:
+    if _starts(recorded):
         return recorded
     task = task_of(recorded)
-    if task is None:
-        note(f"{recorded}: no such environment is installed")
+    if task is None or not _starts(_TASKS[task]):
+        note(f"{recorded}: no such environment is installed here")
         return None
     note(f"the data is of {recorded}, the simulator here is {_TASKS[task]}; going on with it")
     return _TASKS[task]
+
+
+def _starts(environment: str) -> bool:
+    """Whether an environment can be made here; being registered is not enough."""
+    try:
+        make_environment(environment).close()
+    except Exception:
+        return False
+    return True
 
 
 def simulator_for(environment: str | None, state_size: int) -> AbstractSimulator | None:

@@ -1,10 +1,8 @@
-"""Policies in the real environment: fixed seeds, deterministic actions, episodes spread over cores.
-
-NumPy only: a worker that steps a simulator needs no accelerator library.
-"""
+"""Policies in the real environment: fixed seeds, deterministic actions, episodes spread over cores."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +22,8 @@ from gelato.evaluation.deployed import DeployedPolicy
 
 # Apart from the seeds that datasets are usually made with.
 FIRST_SEED = 100_000
+# For environments without a time limit of their own.
+_LONGEST = 10_000
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ class Evaluator:
         if self._executor is None:
             outcomes = [run_episode(*task) for task in tasks]
         else:
-            outcomes = list(self._executor.map(run_episode, *zip(*tasks)))
+            try:
+                outcomes = list(self._executor.map(run_episode, *zip(*tasks)))
+            except BrokenProcessPool as error:
+                raise InputError("a worker process died, perhaps out of memory; what was trained is kept") from error
         table = np.array(outcomes).reshape(len(policies), episodes, 2)
         return [Evaluation(self.environment, rows[:, 0], rows[:, 1].astype(int)) for rows in table]
 
@@ -94,7 +97,7 @@ def run_episode(environment_id: str, policy: DeployedPolicy, seed: int) -> tuple
     environment = _prepared(environment_id)
     observation, _ = environment.reset(seed=seed)
     total, steps, ended = 0.0, 0, False
-    while not ended:
+    while not ended and steps < _LONGEST:
         observation, reward, terminated, truncated, _ = environment.step(policy(observation))
         total, steps, ended = total + float(reward), steps + 1, terminated or truncated
     return total, steps

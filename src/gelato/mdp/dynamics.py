@@ -58,9 +58,9 @@ class LatentDynamics(AbstractDynamics):
         return self.model.embedding(latent, action)
 
     def imagine(self, embedding: Embedded, *, key: PRNGKeyArray) -> Imagined:
-        step_key, end_key = jax.random.split(key)
+        step_key, reward_key, end_key = jax.random.split(key, 3)
         z = self.model.imagine(embedding, key=step_key)
-        reward = self.scaling.rewards.inverse(self.model.reward(embedding).mean)[0]
+        reward = self.scaling.rewards.inverse(self.model.reward(embedding).sample(key=reward_key))[0]
         if self.rule is None:
             ended = jax.random.bernoulli(end_key, self.model.termination_probability(embedding))
         else:

@@ -34,10 +34,12 @@ class FitData(eqx.Module):
     state_size: int = eqx.field(static=True)
     action_size: int = eqx.field(static=True)
 
-    @property
-    def states(self) -> Float[Array, "n state"]:
-        """The states of the training rows."""
-        return self.rows[:, : self.state_size]
+    def reached(self, count: int) -> Float[Array, "k state"]:
+        """States and successors of at most so many training rows, spread evenly over the data."""
+        rows = self.rows[np.linspace(0, len(self.rows) - 1, min(len(self.rows), count)).astype(int)]
+        successors = self.state_size + self.action_size + 1
+        parts = rows[:, : self.state_size], rows[:, successors : successors + self.state_size]
+        return jnp.concatenate(parts)
 
     def batch(self, rows: Float[Array, "k columns"], weights: Float[Array, "k members"]) -> Batch:
         """Take gathered rows apart again."""

@@ -141,6 +141,10 @@ def _check_sense(dataset: Dataset, config: ModelConfig) -> None:
         )
     if np.ptp(data.states, axis=0).max() == 0:
         raise InputError(f"{dataset.reference}: observations never change; there is no dynamics to learn")
+    if dataset.transitions.terminated.any() and not data.terminated.any():
+        note(
+            f"{dataset.reference}: holds no successor of an episode's end; the model will not learn where episodes end"
+        )
     if np.ptp(data.rewards) == 0:
         note(
             f"{dataset.reference}: the reward is always {data.rewards[0]:g}; the reward model will learn that constant"
@@ -192,7 +196,7 @@ def _run_phases(
             state = _run_phase(folder, config, phase, numbers, constants, state, advance, checkpoint_seconds)
             models, phase = state.best_model, phase + 1
             if phase == VARIANCES:
-                models = with_support(models, data.states[:_SUPPORT_ROWS])
+                models = with_support(models, data.reached(_SUPPORT_ROWS))
                 state = begin(config, phase, models)
                 folder.save_checkpoint(_overall(config, phase, state), eqx.filter(state, eqx.is_array))
     folder.save("model", eqx.filter((models, scaling), eqx.is_array))

@@ -29,7 +29,8 @@ _HOLE = next(recipe.hole for recipe in RECIPES.values() if recipe.hole is not No
 
 def draw_paths(run: Path, path: Path) -> None:
     """Draw data, penalty and walks of a run of `gelato train four-rooms-hole`."""
-    policies = [trained for trained in trained_policies(run) if trained.seed == trained_policies(run)[0].seed]
+    every = trained_policies(run)
+    policies = [trained for trained in every if trained.seed == every[0].seed]
     if policies[0].environment != FOUR_ROOMS_GOAL:
         raise InputError(f"{run}: was trained on {policies[0].dataset}; train on four-rooms-hole")
     given = Run(run).description.get("model")

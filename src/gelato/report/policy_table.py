@@ -38,10 +38,32 @@ def gather(runs: Sequence[Path]) -> list[Record]:
         path = run / "results.json" if run.is_dir() else run
         if not path.exists():
             raise InputError(f"{run}: has no results; `gelato train` writes results.json when a run is finished")
-        found += read_records(path)
+        try:
+            found += [record for record in read_records(path) if record["method"] and record["dataset"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: holds no records of policies ({error})") from error
     if not found:
         raise InputError("the runs hold no records yet")
+    _check_cells(found)
     return found
+
+
+def _check_cells(records: Sequence[Record]) -> None:
+    """Only seeds may tell the records of a cell apart."""
+    firsts: dict[tuple[object, ...], Record] = {}
+    seen: set[tuple[object, ...]] = set()
+    for record in records:
+        cell = (record["dataset"], record["method"])
+        if (*cell, record["seed"]) in seen:
+            raise InputError(f"{cell[0]}, {cell[1]}: seed {record['seed']} is there twice; name each run once")
+        seen.add((*cell, record["seed"]))
+        first = firsts.setdefault(cell, record)
+        for name in ("updates", "penalty", "penalty_weight", "real_share", "episodes"):
+            if record.get(name) != first.get(name):
+                raise InputError(
+                    f"{cell[0]}, {cell[1]}: runs differ in {name} ({first.get(name)}, {record.get(name)}); a table's "
+                    "cell holds seeds of one setting"
+                )
 
 
 def summarise_policies(records: Sequence[Record]) -> list[Record]:
@@ -76,7 +98,8 @@ def _order(pair: tuple[str, str]) -> tuple[int, int, str, str]:
 def _spread(name: str, values: Sequence[float]) -> Record:
     if not values:
         return {f"{name}_mean": None, f"{name}_std": None}
-    return {f"{name}_mean": float(np.mean(values)), f"{name}_std": float(np.std(values))}
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return {f"{name}_mean": float(np.mean(values)), f"{name}_std": spread}
 
 
 def aggregate(records: Sequence[Record]) -> list[Record]:
@@ -93,16 +116,17 @@ def aggregate(records: Sequence[Record]) -> list[Record]:
         if not by_dataset:
             continue
         groups = [np.array(values) for values in by_dataset.values()]
-        low, high = np.quantile(_resampled(groups), (0.025, 0.975))
         scores = np.concatenate(groups)
+        several = max(map(len, groups)) > 1
+        low, high = np.quantile(_resampled(groups), (0.025, 0.975)).tolist() if several else (None, None)
         rows.append(
             {
                 "method": method,
                 "datasets": len(groups),
                 "mean_score": float(np.mean([group.mean() for group in groups])),
                 "iqm": float(trim_mean(scores, 0.25)),
-                "iqm_low": float(low),
-                "iqm_high": float(high),
+                "iqm_low": low,
+                "iqm_high": high,
             }
         )
     return sorted(rows, key=lambda row: -float(row["mean_score"] or 0))
@@ -141,7 +165,7 @@ def as_text(records: Sequence[Record], form: str) -> str:
                     str(row["datasets"]),
                     f"{row['mean_score']:.1f}",
                     f"{row['iqm']:.1f}",
-                    f"{row['iqm_low']:.1f} to {row['iqm_high']:.1f}",
+                    "–" if row["iqm_low"] is None else f"{row['iqm_low']:.1f} to {row['iqm_high']:.1f}",
                 )
                 for row in aggregate(records)
             ],
@@ -154,7 +178,8 @@ def as_text(records: Sequence[Record], form: str) -> str:
 def _number(cell: Record, name: str, form: str) -> str:
     if cell[f"{name}_mean"] is None:
         return "–"
-    return f"{cell[f'{name}_mean']:{form}} ± {cell[f'{name}_std']:{form}}"
+    mean, std = cell[f"{name}_mean"], cell[f"{name}_std"]
+    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
