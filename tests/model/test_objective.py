@@ -27,7 +27,7 @@ def batch_of(n: int, *, weights=None, discrete: bool = False) -> Batch:
 
 def terms_of(model, batch, **settings):
     settings = {"minimum_variance": 1e-3, "per_dimension": False, "key": jax.random.key(0)} | settings
-    return objective_terms(model, model.encoder, batch, **settings)
+    return eqx.filter_jit(objective_terms)(model, model.encoder, batch, **settings)
 
 
 @pytest.mark.parametrize("per_dimension", [False, True])

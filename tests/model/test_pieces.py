@@ -42,7 +42,7 @@ def trained_looking(embedding: Embedding) -> Embedding:
     return jax.tree.map(lambda leaf: 3 * leaf if eqx.is_array(leaf) else leaf, embedding)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.integers(0, 100))
 def test_couplings_invert_to_float_precision(latent_size, action_size, layers, seed):
     key = jax.random.key(seed)
