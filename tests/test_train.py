@@ -69,6 +69,12 @@ def test_every_method_runs_from_data_to_returns(finished: Path) -> None:
     assert all(r["updates"] == 6 and 0 <= r["return"] <= 60 and r["best_return"] >= r["return"] for r in records)
 
 
+def test_the_scales_of_penalties_are_kept_in_the_run(finished: Path) -> None:
+    scales = json.loads((finished / "latent" / "calibration.json").read_text())
+    assert set(scales) == {"gelato", "gelato-l2", "gelato-ensemble", "gelato-none"}
+    assert all(len(scale["level"]) == len(scale["unit"]) == 2 and min(scale["unit"]) > 0 for scale in scales.values())
+
+
 def test_metrics_are_there_for_tensorboard_too(finished: Path) -> None:
     runs = {path.parent.name for path in (finished / "tensorboard").glob("*/events*")}
     assert {"gelato-0", "gelato-1", "bc-1"} <= runs

@@ -3,7 +3,7 @@
 run/                     what was asked for: data, methods, seeds, settings
 run/model, run/ensemble  the fitted dynamics, each a run of its own
 run/latent, run/state,   policies that see the latent state, the state, and clones: metrics and checkpoints,
-run/clones               then last.npz and best.npz
+run/clones               scales of penalties, then last.npz and best.npz
 run/results.json         what every policy did in the real environment
 """
 
@@ -14,11 +14,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 
 from gelato.agents.cloning import CLONING_METRICS
 from gelato.agents.learner import (
     EPOCH_METRICS,
+    World,
     actors_of,
     initial_values,
     new_clones,
@@ -43,6 +46,7 @@ from gelato.progress import note
 from gelato.results import Record, write_records
 from gelato.runs import Run
 from gelato.tensorboard import mirror
+from gelato.uncertainty.calibration import Calibrated
 from gelato.worlds import latent_world, state_world
 
 Metrics = Mapping[str, np.ndarray]
@@ -136,7 +140,7 @@ class _Group:
         with folder.locked():
             folder.begin("agents", methods=[method.name for method in self.methods], seeds=list(self.seeds))
             if not folder.has("last"):
-                state, block, finished, encoders, scaling = self._program()
+                state, block, finished, encoders, scaling = self._program(folder)
 
                 def deployed(state: Any) -> list[DeployedPolicy]:
                     return deploy_all(actors_of(state), encoders, scaling, len(self.methods), len(self.seeds))
@@ -165,7 +169,7 @@ class _Group:
         """Method and seed of every policy, in the order of the program's axes."""
         return [{"method": method.name, "seed": seed} for method in self.methods for seed in self.seeds]
 
-    def _program(self) -> tuple[Any, Block, Callable[[Any], Metrics], GaussianMLP | None, Scaling]:
+    def _program(self, folder: Run) -> tuple[Any, Block, Callable[[Any], Metrics], GaussianMLP | None, Scaling]:
         """Untrained policies, a block of their training, what is measured after it, and what they see the world by."""
         sac, encoders = self.config.sac, None
         if self.name == "latent":
@@ -174,6 +178,8 @@ class _Group:
             encoders = fitted.models.encoder
         else:
             world, scaling = state_world(self.dataset, self.run, self.methods, self.seeds, self.config)
+
+        world = self._calibrated(folder, world)
 
         def cloning(state: Any, updates: int) -> tuple[Any, Metrics]:
             state, measured = run_cloning(world, state, config=sac, updates=updates)
@@ -187,6 +193,24 @@ class _Group:
             return new_clones(world, sac), cloning, lambda _: {}, None, scaling
         values: Callable[[Any], Metrics] = lambda state: {"initial_value": np.ravel(initial_values(world, state))}  # noqa: E731
         return new_policies(world, sac), epoch, values, encoders, scaling
+
+    def _calibrated(self, folder: Run, world: World) -> World:
+        """The world with the penalties' scales as they are kept in the run; the first time, they are kept."""
+        scales = {
+            method.name: {name: np.asarray(getattr(penalty.scale, name)).tolist() for name in ("level", "unit")}
+            for method, penalty in zip(self.methods, world.penalties, strict=True)
+            if isinstance(penalty, Calibrated)
+        }
+        kept = folder.record("calibration", scales)
+        penalties = tuple(
+            eqx.tree_at(
+                lambda p: (p.scale.level, p.scale.unit), penalty, [jnp.asarray(x) for x in kept[method.name].values()]
+            )
+            if isinstance(penalty, Calibrated)
+            else penalty
+            for method, penalty in zip(self.methods, world.penalties, strict=True)
+        )
+        return eqx.tree_at(lambda w: w.penalties, world, penalties)
 
     def _fitted(self) -> FittedModel:
         """The latent models of these seeds: given, or fitted here."""

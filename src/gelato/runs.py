@@ -87,6 +87,13 @@ class Run:
                 )
         return True
 
+    def record(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
+        """Keep values in `name`.json the first time; from then on, what is kept there."""
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            _write_whole(path, (json.dumps(values, indent=2) + "\n").encode())
+        return json.loads(path.read_text())
+
     def save(self, name: str, tree: Any) -> None:
         """Write the arrays of a pytree to `name`.npz, whole or not at all."""
         save_arrays(self.folder / f"{name}.npz", tree)
