@@ -47,7 +47,7 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             self._key = jax.random.key(seed)
         self._key, key = jax.random.split(self._key)
         self._state = _reset(self.mdp, jax.random.split(key, self.num_envs))
-        return np.asarray(self._state.latent), {}
+        return np.array(self._state.latent), {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step of every episode."""
@@ -61,10 +61,11 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         infos: dict[str, Any] = {"penalty": np.asarray(step.penalty), "_penalty": np.ones(self.num_envs, bool)}
         ended = terminated | truncated
         if ended.any():
-            final = np.asarray(step.state.latent)
+            final = np.array(step.state.latent)
             infos["final_obs"] = np.array([row if end else None for row, end in zip(final, ended)], dtype=object)
             infos["_final_obs"] = ended
-        return np.asarray(self._state.latent), np.asarray(step.reward, np.float64), terminated, truncated, infos
+        # Copied: other libraries write into what they are given.
+        return np.array(self._state.latent), np.array(step.reward, np.float64), terminated, truncated, infos
 
 
 @eqx.filter_jit
