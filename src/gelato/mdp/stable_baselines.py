@@ -1,6 +1,5 @@
 """The pessimistic MDP for Stable-Baselines3 (the extra `sb3`): its `VecEnv` around our Gymnasium vector environment."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ class StableBaselinesEnv(VecEnv):
         result = getattr(self.env, method_name)(*method_args, **method_kwargs)
         return [result] * len(list(self._get_indices(indices)))
 
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> Sequence[bool]:
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         """Episodes are not wrapped one by one."""
         del wrapper_class
         return [False] * len(list(self._get_indices(indices)))
