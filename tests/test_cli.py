@@ -115,7 +115,7 @@ def test_ctrl_c_in_the_middle_of_make_leaves_nothing_half_written(store):
         time.sleep(0.05)
     time.sleep(1)
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=150)
     assert process.returncode == 130 and "interrupted" in error and "Traceback" not in error
     assert not list(store.glob("**/data")) and not list(store.glob(".gelato-partial-*"))
 

@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
-from scipy.sparse.csgraph import shortest_path
 
 # Rows run downwards. `#` is impassable; a room is 7×7 cells around its 3×3 obstacle, and four doors join the rooms.
 PLAN = """
@@ -56,6 +55,9 @@ def position(cells: Int[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 2"
 @cache
 def land_distances() -> Float[np.ndarray, "cells cells"]:
     """Steps of one cell on the shortest walk between any two free cells, in the order of `free_cells`."""
+    # Here, since workers that only step simulators import this module and need no SciPy.
+    from scipy.sparse.csgraph import shortest_path
+
     cells = free_cells()
     neighbours = np.abs(cells[:, None] - cells[None]).sum(-1) == 1
     return shortest_path(neighbours, unweighted=True)
