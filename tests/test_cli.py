@@ -103,9 +103,14 @@ def test_help_teaches(capsys):
 def gelato(arguments: str, store: Path, **options) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "gelato", *shlex.split(arguments)]
     environment = os.environ | {"MINARI_DATASETS_PATH": str(store), "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    )
+    # A suite run in a shell's background inherits an ignored Ctrl-C, and would hand it on.
+    listening = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        )
+    finally:
+        signal.signal(signal.SIGINT, listening)
 
 
 def test_ctrl_c_in_the_middle_of_make_leaves_nothing_half_written(store):
@@ -115,7 +120,7 @@ def test_ctrl_c_in_the_middle_of_make_leaves_nothing_half_written(store):
         time.sleep(0.05)
     time.sleep(1)
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=150)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 130 and "interrupted" in error and "Traceback" not in error
     assert not list(store.glob("**/data")) and not list(store.glob(".gelato-partial-*"))
 
