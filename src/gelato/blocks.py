@@ -58,11 +58,11 @@ def run_blocks(
             if mirror is not None:
                 mirror(rows)
             advance(updates, status=status(metrics) if status else "")
-            if step == total or time.monotonic() - saved > CHECKPOINT_SECONDS:
-                stop_if_broken(folder, state, step)
             if step < total and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                stop_if_broken(folder, state, step)
                 folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
                 saved = time.monotonic()
+    stop_if_broken(folder, state, step)
     return state
 
 

@@ -13,7 +13,6 @@ from gelato.errors import InputError
 from gelato.model.config import ModelConfig, preset
 from gelato.uncertainty.build import PENALTIES
 
-MethodName = Literal["gelato", "gelato-l2", "gelato-ensemble", "gelato-none", "mopo", "mbpo", "sac", "bc"]
 TrainPreset = Literal["default", "small"]
 
 

@@ -7,7 +7,6 @@ run/clones               scales of penalties, then last.npz and best.npz
 run/results.json         what every policy did in the real environment
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -29,7 +28,7 @@ from gelato.agents.learner import (
     run_cloning,
     run_epoch,
 )
-from gelato.blocks import run_blocks
+from gelato.blocks import Metrics, run_blocks
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
 from gelato.envs.scores import normalised_score
@@ -44,12 +43,11 @@ from gelato.model.networks import GaussianMLP
 from gelato.model.training import FittedModel, fit_model, load_model
 from gelato.progress import note
 from gelato.results import Record, write_records
-from gelato.runs import Run
+from gelato.runs import Run, seed_numbers
 from gelato.tensorboard import mirror
 from gelato.uncertainty.calibration import Calibrated
 from gelato.worlds import latent_world, state_world
 
-Metrics = Mapping[str, np.ndarray]
 Block = Callable[[Any, int], tuple[Any, Metrics]]
 GROUPS = ("latent", "state", "clones")
 
@@ -73,7 +71,7 @@ def train(
     """
     dataset = load(dataset) if isinstance(dataset, str) else dataset
     config = config or train_preset("default", dataset)
-    numbers = _numbers(seeds, first_seed)
+    numbers = seed_numbers(seeds, first_seed)
     data = dataset.transitions
     environment = environment_of(dataset.environment, data.states.shape[1], data.action_space)
     if environment is None:
@@ -97,7 +95,7 @@ def train(
         if not (folder.folder / "results.json").exists():
             minutes = expected_seconds(dataset, methods, seeds, config, fits=fitted is None) / 60
             note(f"expect about {max(1, round(minutes))} minutes on this machine; Ctrl-C keeps what is done")
-        context = nullcontext() if environment is None else evaluator(environment, workers or os.cpu_count() or 1)
+        context = nullcontext() if environment is None else evaluator(environment, workers)
         with context as evaluate:
             records: list[Record] = []
             for group in GROUPS:
@@ -108,12 +106,6 @@ def train(
                     ).train()
         write_records(folder.folder / "results.json", records)
     return records
-
-
-def _numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
-    if seeds < 1 or first_seed < 0:
-        raise InputError(f"seeds is {seeds} and the first is {first_seed}; there must be at least one, from 0 on")
-    return tuple(range(first_seed, first_seed + seeds))
 
 
 def _group(method: Method) -> str:

@@ -161,6 +161,13 @@ class Run:
             self.log(kept)
 
 
+def seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
+    """So many seeds from the first on."""
+    if seeds < 1 or first_seed < 0:
+        raise InputError(f"seeds is {seeds} and the first is {first_seed}; there must be at least one, from 0 on")
+    return tuple(range(first_seed, first_seed + seeds))
+
+
 def save_arrays(path: Path, tree: Any) -> None:
     """Write the arrays of a pytree, each under its place in the tree."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)

@@ -1,6 +1,5 @@
 """Trained policies as later commands need them: read from a run's folder, run again, drawn."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -55,7 +54,7 @@ def evaluate_run(run: Path | str, episodes: int, which: Which = "last", workers:
     """Every policy of a run in the real environment, as flat records."""
     policies = trained_policies(run, which)
     environment = environment_for(policies[0])
-    with evaluator(environment, workers or os.cpu_count() or 1) as evaluate:
+    with evaluator(environment, workers) as evaluate:
         found = evaluate([trained.policy for trained in policies], episodes)
     return [
         {

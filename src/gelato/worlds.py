@@ -1,6 +1,6 @@
 """From a dataset to what policies learn in: models fitted or read, data embedded, penalties built and calibrated."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import equinox as eqx
@@ -39,8 +39,10 @@ def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainCo
     rule = termination_rule(fitted.dataset.environment)
     every = range(len(fitted.seeds))
     dynamics = [LatentDynamics(fitted.seed(index), fitted.scaling, rule) for index in every]
+    names = dict.fromkeys(method.penalty for method in methods)
     with working("embedding the data and calibrating penalties"):
-        penalties = [_latent_penalties(fitted, index, methods, config) for index in every]
+        ready = [latent_penalties(fitted, index, names, config.neighbours, config.points) for index in every]
+        penalties = [[of_seed[method.penalty] for method in methods] for of_seed in ready]
         return _world(fitted.dataset, fitted.scaling, dynamics, penalties, methods, fitted.seeds, config.sac)
 
 
@@ -64,20 +66,17 @@ def _of_seed(dynamics: StateDynamics, index: int) -> StateDynamics:
     return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, dynamics)
 
 
-def _latent_penalties(
-    fitted: FittedModel, index: int, methods: Sequence[Method], config: TrainConfig
-) -> list[AbstractPenalty]:
-    """Calibrated penalties of one seed, one for each method."""
+def latent_penalties(
+    fitted: FittedModel, index: int, names: Iterable[str], neighbours: int, points: int
+) -> dict[str, AbstractPenalty]:
+    """Calibrated penalties of one seed by name, with neighbours among at most `points` transitions."""
     model, (train, held_out) = fitted.seed(index), fitted.parts
-    data = embed(model, fitted.scaling, train, config.points)
-    known = embed(model, fitted.scaling, held_out, config.points)
+    data, known = (embed(model, fitted.scaling, part, points) for part in (train, held_out))
     chords = model.latent_size >= train.states.shape[1]
     raw = {
-        name: build_penalty(name, model, data, known, k=min(config.neighbours, len(data) - 1), chords=chords)
-        for name in dict.fromkeys(method.penalty for method in methods)
+        name: build_penalty(name, model, data, known, k=min(neighbours, len(data) - 1), chords=chords) for name in names
     }
-    ready = {name: calibrate(penalty, model, fitted.scaling, data) for name, penalty in raw.items()}
-    return [ready[method.penalty] for method in methods]
+    return {name: calibrate(penalty, model, fitted.scaling, data) for name, penalty in raw.items()}
 
 
 def _state_penalty(dynamics: StateDynamics, method: Method, train: Transitions) -> AbstractPenalty:
@@ -111,10 +110,10 @@ def _world(
     chosen = np.random.default_rng(0).permutation(len(transitions))[:_STARTS]
     real, starts, initial = [], [], []
     for one in dynamics:
-        z, after = _seen(one, batch.states), _seen(one, batch.next_states)
+        z, after = seen(one, batch.states), seen(one, batch.next_states)
         real.append(packed(Experience(z, batch.actions, rewards, after, batch.terminated)))
         starts.append(z[chosen])
-        initial.append(_seen(one, first_states))
+        initial.append(seen(one, first_states))
     weights = np.array([method.penalty_weight for method in methods], np.float32)
     return World(
         dynamics=None if dynamics[0] is None else stacked(dynamics),
@@ -139,7 +138,7 @@ def _terms(methods: Sequence[Method], low: float, high: float, discount: float) 
     )
 
 
-def _seen(dynamics: AbstractDynamics | None, states: Float[Array, "n state"]) -> Float[Array, "n latent"]:
+def seen(dynamics: AbstractDynamics | None, states: Float[Array, "n state"]) -> Float[Array, "n latent"]:
     """What a policy sees of normalised states."""
     return states if dynamics is None else _start(dynamics, states)
 

@@ -147,15 +147,15 @@ def fit_ensemble(
             seeds=list(seeds),
             held_out=len(held_out),
         )
-        like = _begin(config, train.states.shape[1], train.action_space, jnp.array(seeds))
+        new = (config, train.states.shape[1], train.action_space, jnp.array(seeds))
         if not folder.has("members"):
             rows = held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT_ROWS)).astype(int)]
             data = EnsembleData(*_pairs(train, scaling), _pairs(rows, scaling))
-            state = _fit(folder, data, like, seeds, config, dataset.reference)
+            state = _fit(folder, data, _begin(*new), seeds, config, dataset.reference)
             best_first = _take(state.best, jnp.argsort(state.best_losses, axis=1))
             folder.save("members", eqx.filter(best_first, eqx.is_array))
             folder.remove_checkpoints()
-        shapes = eqx.filter_eval_shape(_begin, config, train.states.shape[1], train.action_space, jnp.array(seeds))
+        shapes = eqx.filter_eval_shape(_begin, *new)
         arrays, static = eqx.partition(shapes.members, lambda leaf: hasattr(leaf, "shape"))
         members = eqx.combine(jax.tree.map(jnp.asarray, folder.load("members", arrays)), static)
     states = scaling.states(np.concatenate([train.states, train.next_states]))

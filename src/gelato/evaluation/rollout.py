@@ -1,5 +1,6 @@
 """Policies in the real environment: fixed seeds, deterministic actions, episodes spread over cores."""
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
@@ -67,9 +68,9 @@ class Evaluator:
 
 
 @contextmanager
-def evaluator(environment: str, workers: int) -> Iterator[Evaluator]:
-    """An `Evaluator` with its workers, for as long as it is needed."""
-    with worker_pool(workers) as executor:
+def evaluator(environment: str, workers: int | None = None) -> Iterator[Evaluator]:
+    """An `Evaluator` with its workers, as many as there are cores unless told, for as long as it is needed."""
+    with worker_pool(workers or os.cpu_count() or 1) as executor:
         yield Evaluator(environment, executor)
 
 

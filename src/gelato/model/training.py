@@ -28,7 +28,7 @@ from gelato.model.fit import (
 )
 from gelato.model.latent import LatentModel, Scaling, with_support
 from gelato.progress import Advance, note, progress
-from gelato.runs import Run
+from gelato.runs import Run, seed_numbers
 
 _CHECKPOINT_SECONDS = 20.0
 _SUPPORT_ROWS = 100_000
@@ -77,8 +77,7 @@ def fit_model(
     """Fit the latent model of a dataset into a run's folder, or go on with the fit that was begun there."""
     dataset = load(dataset) if isinstance(dataset, str) else dataset
     config = config or preset(preset_name, dataset)
-    if seeds < 1 or first_seed < 0:
-        raise InputError(f"seeds is {seeds} and the first is {first_seed}; there must be at least one, from 0 on")
+    numbers = seed_numbers(seeds, first_seed)
     _check_sense(dataset, config)
     train, held_out = split_for(dataset, config)
     folder = Run(Path(run))
@@ -89,7 +88,7 @@ def fit_model(
             fingerprint=dataset.transitions.fingerprint(),
             shape=_shape(dataset.transitions),
             config=asdict(config),
-            seeds=list(range(first_seed, first_seed + seeds)),
+            seeds=list(numbers),
         )
         if not folder.has("model"):
             scaling = Scaling.fit(train, rewards_to_unit_range=config.rewards_to_unit_range)
