@@ -11,8 +11,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from gelato.agents.learner import World, new_policies, run_epoch
+from gelato.agents.learner import new_policies, run_epoch
 from gelato.agents.sac import SACConfig
+from gelato.agents.world import World
 from gelato.methods import METHODS, TrainConfig, train_preset
 from gelato.model.training import FittedModel, load_model
 from gelato.results import record_speed

@@ -75,7 +75,7 @@ def test_import_stores_a_file_for_any_minari_program(store, tmp_path, capsys):
     [
         ("data info hoper-medium", "did you mean hopper-medium?"),
         ("data make nothing", "no dataset is called 'nothing'"),
-        ("data make four-rooms --transitions 0", "--transitions 0 must be at least 1"),
+        ("data make four-rooms --transitions 0", "transitions=0 must be a whole number of at least 1"),
         ("data make four-rooms --workers 0", "--workers 0 must be at least 1"),
         ("data info d4rl:absent.hdf5", "absent.hdf5: no such file"),
         ("data info four-rooms --plot picture.jpeg", "must end in .png, .pdf or .svg"),

@@ -66,7 +66,7 @@ def finished(dataset: Dataset, config: TrainConfig, tmp_path_factory) -> Path:
 def test_every_method_runs_from_data_to_returns(finished: Path) -> None:
     records = json.loads((finished / "results.json").read_text())
     assert [(r["method"], r["seed"]) for r in records] == [(name, seed) for name in METHODS for seed in (0, 1)]
-    assert all(r["updates"] == 6 and 0 <= r["return"] <= 60 and r["best_return"] >= r["return"] for r in records)
+    assert all(r["steps"] == 6 and 0 <= r["return"] <= 60 and r["best_return"] >= r["return"] for r in records)
 
 
 def test_the_scales_of_penalties_are_kept_in_the_run(finished: Path) -> None:
@@ -178,7 +178,7 @@ def test_the_table_has_means_spreads_and_the_papers_numbers(tmp_path: Path, caps
             "dataset": "hopper-medium",
             "method": method,
             "seed": seed,
-            "updates": 10,
+            "steps": 10,
             "return": value,
             "score": value / 10,
             "best_return": value,

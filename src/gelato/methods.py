@@ -4,10 +4,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gelato.agents.ppo import PPOConfig
 from gelato.agents.sac import SACConfig
 from gelato.baselines.ensemble import EnsembleConfig
 from gelato.data.transitions import Dataset
 from gelato.envs import FOUR_ROOMS_GOAL
+from gelato.envs.driving import DrivingTask, driving_task
 from gelato.envs.scores import task_of
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, preset
@@ -77,11 +79,15 @@ def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of every stage. Neighbours are sought among `points` transitions, spread evenly over the data."""
+    """Settings of every stage. Neighbours are sought among `points` transitions, spread evenly over the data.
+
+    With `ppo`, policies that learn in a model learn by PPO; else, and from logged steps alone, by SAC.
+    """
 
     model: ModelConfig
     ensemble: EnsembleConfig
     sac: SACConfig
+    ppo: PPOConfig | None = None
     neighbours: int = 20
     points: int = 100_000
     evaluations: int = 10
@@ -111,6 +117,9 @@ def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
             replay=10_000,
         )
         return TrainConfig(model, EnsembleConfig(updates=8_000, hidden=(128, 128)), sac, evaluations=4, episodes=20)
+    driving = driving_task(dataset.environment)
+    if driving is not None:
+        return _driving(driving, model, small=name == "small")
     if name == "default":
         return TrainConfig(model, EnsembleConfig(), SACConfig())
     return TrainConfig(
@@ -128,4 +137,16 @@ def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
         points=10_000,
         evaluations=5,
         episodes=5,
+    )
+
+
+def _driving(task: DrivingTask, model: ModelConfig, *, small: bool) -> TrainConfig:
+    """The paper's PPO and neighbours; a few hundred transitions need no large networks."""
+    return TrainConfig(
+        model,
+        EnsembleConfig(updates=5_000, hidden=(64, 64), batch_size=32),
+        SACConfig(hidden=(64, 64), discount=0.95, batch_size=64, updates=4_000, epoch=500),
+        PPOConfig(total=50_000 if small else 350_000, discount=0.95, horizon=task.horizon),
+        neighbours=5,
+        evaluations=2 if small else 5,
     )

@@ -2,8 +2,8 @@
 
 run/                     what was asked for: data, methods, seeds, settings
 run/model, run/ensemble  the fitted dynamics, each a run of its own
-run/latent, run/state,   policies that see the latent state, the state, and clones: metrics and checkpoints,
-run/clones               scales of penalties, then last.npz and best.npz
+run/latent, run/state,   policies that learn in the latent model, in the state model, from logged steps alone, and
+run/logged, run/clones   clones: metrics and checkpoints, scales of penalties, then last.npz and best.npz
 run/results.json         what every policy did in the real environment
 """
 
@@ -20,7 +20,6 @@ import numpy as np
 from gelato.agents.cloning import CLONING_METRICS
 from gelato.agents.learner import (
     EPOCH_METRICS,
-    World,
     actors_of,
     initial_values,
     new_clones,
@@ -28,6 +27,8 @@ from gelato.agents.learner import (
     run_cloning,
     run_epoch,
 )
+from gelato.agents.ppo_learner import ITERATION_METRICS, new_ppo_policies, ppo_initial_values, run_iterations
+from gelato.agents.world import World
 from gelato.blocks import Metrics, run_blocks
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
@@ -48,8 +49,9 @@ from gelato.tensorboard import mirror
 from gelato.uncertainty.calibration import Calibrated
 from gelato.worlds import latent_world, state_world
 
-Block = Callable[[Any, int], tuple[Any, Metrics]]
-GROUPS = ("latent", "state", "clones")
+# Of PPO in one block.
+_ITERATIONS = 5
+GROUPS = ("latent", "state", "logged", "clones")
 
 
 def train(
@@ -109,7 +111,20 @@ def train(
 
 
 def _group(method: Method) -> str:
-    return "clones" if method.clones else method.space
+    if method.clones:
+        return "clones"
+    return "logged" if method.real_share == 1 else method.space
+
+
+@dataclass(frozen=True)
+class _Program:
+    """Untrained policies, a block of their training, what is measured after it, and how much there is of it."""
+
+    state: Any
+    block: Callable[[Any, int], tuple[Any, Metrics]]
+    measure: Callable[[Any], Metrics]
+    total: int
+    length: int
 
 
 @dataclass(frozen=True)
@@ -132,21 +147,23 @@ class _Group:
         with folder.locked():
             folder.begin("agents", methods=[method.name for method in self.methods], seeds=list(self.seeds))
             if not folder.has("last"):
-                state, block, finished, encoders, scaling = self._program(folder)
+                world, encoders, scaling = self._world(folder)
+                program = self._program(world)
 
                 def deployed(state: Any) -> list[DeployedPolicy]:
                     return deploy_all(actors_of(state), encoders, scaling, len(self.methods), len(self.seeds))
 
                 def after(state: Any, step: int) -> Metrics:
-                    return {**finished(state), **self._returns(folder, lambda: deployed(state), step)}
+                    due = _passes(step, program.length, program.total, self.config.evaluations)
+                    return {**program.measure(state), **self._returns(folder, lambda: deployed(state), due)}
 
                 state = run_blocks(
                     folder,
-                    state,
-                    block,
+                    program.state,
+                    program.block,
                     labels=self.labels,
-                    total=self.config.sac.updates,
-                    length=self.config.sac.epoch,
+                    total=program.total,
+                    length=program.length,
                     title=f"training {', '.join(method.name for method in self.methods)}",
                     after=after,
                     status=_status,
@@ -161,30 +178,50 @@ class _Group:
         """Method and seed of every policy, in the order of the program's axes."""
         return [{"method": method.name, "seed": seed} for method in self.methods for seed in self.seeds]
 
-    def _program(self, folder: Run) -> tuple[Any, Block, Callable[[Any], Metrics], GaussianMLP | None, Scaling]:
-        """Untrained policies, a block of their training, what is measured after it, and what they see the world by."""
-        sac, encoders = self.config.sac, None
+    def _world(self, folder: Run) -> tuple[World, GaussianMLP | None, Scaling]:
+        """What the policies learn in, and what they see the real world by."""
         if self.name == "latent":
             fitted = self._fitted()
-            world, scaling = latent_world(fitted, self.methods, self.config), fitted.scaling
-            encoders = fitted.models.encoder
-        else:
-            world, scaling = state_world(self.dataset, self.run, self.methods, self.seeds, self.config)
+            world = latent_world(fitted, self.methods, self.config)
+            return self._calibrated(folder, world), fitted.models.encoder, fitted.scaling
+        world, scaling = state_world(self.dataset, self.run, self.methods, self.seeds, self.config)
+        return self._calibrated(folder, world), None, scaling
 
-        world = self._calibrated(folder, world)
+    def _program(self, world: World) -> _Program:
+        sac, ppo = self.config.sac, self.config.ppo
+        if self.name == "clones":
 
-        def cloning(state: Any, updates: int) -> tuple[Any, Metrics]:
-            state, measured = run_cloning(world, state, config=sac, updates=updates)
-            return state, _named(CLONING_METRICS, measured)
+            def cloning(state: Any, updates: int) -> tuple[Any, Metrics]:
+                state, measured = run_cloning(world, state, config=sac, updates=updates)
+                return state, _named(CLONING_METRICS, measured)
+
+            return _Program(new_clones(world, sac), cloning, lambda _: {}, sac.updates, sac.epoch)
+        if ppo is not None and self.name != "logged":
+
+            def iterations(state: Any, steps: int) -> tuple[Any, Metrics]:
+                count = steps // ppo.steps_taken
+                state, measured = run_iterations(world, state, config=ppo, iterations=count)
+                return state, _named(ITERATION_METRICS, measured)
+
+            return _Program(
+                new_ppo_policies(world, ppo),
+                iterations,
+                lambda state: {"initial_value": np.ravel(ppo_initial_values(world, state))},
+                ppo.whole_iterations * ppo.steps_taken,
+                _ITERATIONS * ppo.steps_taken,
+            )
 
         def epoch(state: Any, updates: int) -> tuple[Any, Metrics]:
             state, measured = run_epoch(world, state, config=sac, updates=updates)
             return state, _named(EPOCH_METRICS, measured)
 
-        if self.name == "clones":
-            return new_clones(world, sac), cloning, lambda _: {}, None, scaling
-        values: Callable[[Any], Metrics] = lambda state: {"initial_value": np.ravel(initial_values(world, state))}  # noqa: E731
-        return new_policies(world, sac), epoch, values, encoders, scaling
+        return _Program(
+            new_policies(world, sac),
+            epoch,
+            lambda state: {"initial_value": np.ravel(initial_values(world, state))},
+            sac.updates,
+            sac.epoch,
+        )
 
     def _calibrated(self, folder: Run, world: World) -> World:
         """The world with the penalties' scales as they are kept in the run; the first time, they are kept."""
@@ -211,11 +248,10 @@ class _Group:
         path, config = self.run / "model", self.config.model
         return fit_model(self.dataset, path, config=config, seeds=len(self.seeds), first_seed=self.seeds[0])
 
-    def _returns(self, folder: Run, deployed: Callable[[], list[DeployedPolicy]], step: int) -> Metrics:
-        """Returns in the real environment, at so many steps as there are evaluations; the best policies are kept."""
-        nothing = np.full(len(self.labels), np.nan)
-        if self.evaluate is None or not self._due(step):
-            return {"return": nothing, "length": nothing}
+    def _returns(self, folder: Run, deployed: Callable[[], list[DeployedPolicy]], due: bool) -> Metrics:
+        """Returns in the real environment, whenever an evaluation is due; the best policies are kept."""
+        if self.evaluate is None or not due:
+            return dict.fromkeys(("return", "length", "crash_rate"), np.full(len(self.labels), np.nan))
         policies = deployed()
         found = self.evaluate(policies, self.config.episodes)
         returns = np.array([evaluation.mean for evaluation in found])
@@ -227,13 +263,11 @@ class _Group:
         kept = load_policies(path) if path.exists() else policies
         better = returns >= before
         save_policies(path, [new if b else old for b, new, old in zip(better, policies, kept, strict=True)])
-        return {"return": returns, "length": np.array([evaluation.lengths.mean() for evaluation in found])}
-
-    def _due(self, step: int) -> bool:
-        """Whether a block that ends here passes the next evaluation, of which there are `evaluations`."""
-        sac, often = self.config.sac, self.config.evaluations
-        before = (step - 1) // sac.epoch * sac.epoch
-        return step * often // sac.updates > before * often // sac.updates
+        return {
+            "return": returns,
+            "length": np.array([evaluation.lengths.mean() for evaluation in found]),
+            "crash_rate": np.array([evaluation.crash_rate for evaluation in found], float),
+        }
 
     def _records(self, folder: Run) -> list[Record]:
         """What every policy came to: the last one, and the best return on the way."""
@@ -247,10 +281,12 @@ class _Group:
                 {
                     "dataset": self.dataset.reference,
                     **label,
-                    "updates": int(own[-1]["step"]),
+                    "steps": int(own[-1]["step"]),
                     "return": last,
                     "score": None if last is None else normalised_score(self.dataset.environment, last),
                     "best_return": max(returns) if returns else None,
+                    "length": _number(own[-1].get("length")),
+                    "crash_rate": _number(own[-1].get("crash_rate")),
                     "episodes": self.config.episodes,
                     "initial_value": _number(own[-1].get("initial_value")),
                     "mean_penalty": _number(own[-1].get("penalty")),
@@ -260,6 +296,12 @@ class _Group:
                 }
             )
         return records
+
+
+def _passes(step: int, length: int, total: int, evaluations: int) -> bool:
+    """Whether a block that ends at this step passes the next of so many evaluations."""
+    before = (step - 1) // length * length
+    return step * evaluations // total > before * evaluations // total
 
 
 def _named(names: Sequence[str], measured: Any) -> Metrics:

@@ -67,6 +67,7 @@ def evaluate_run(run: Path | str, episodes: int, which: Which = "last", workers:
             "return_std": float(evaluation.returns.std()),
             "score": normalised_score(trained.environment, evaluation.mean),
             "length": float(evaluation.lengths.mean()),
+            "crash_rate": evaluation.crash_rate,
         }
         for trained, evaluation in zip(policies, found, strict=True)
     ]

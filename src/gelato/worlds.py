@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gelato.agents.learner import World, stacked
 from gelato.agents.replay import packed
 from gelato.agents.sac import SACConfig, Terms
+from gelato.agents.world import World, stacked
 from gelato.baselines.ensemble import LargestDeviation, StateDynamics, fit_ensemble
 from gelato.data.transitions import Dataset, Transitions
 from gelato.envs.termination import termination_rule

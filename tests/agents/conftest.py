@@ -3,12 +3,16 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array
 
+from gelato.agents.sac import Terms
+from gelato.agents.world import World
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.mdp.dynamics import AbstractDynamics, Imagined
+from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 
 DISCOUNT = 0.9
 
@@ -65,3 +69,33 @@ def known(request: Any, kind: str) -> Known:
     starts = jnp.array([[0.0, 1.0], [0.0, -1.0]])
     values = {"constant": [1, 1], "sign": [1, -1], "delayed": [DISCOUNT] * 2, "action": [1, 1], "both": [1, 1]}[kind]
     return Known(Tiny(kind), space, starts, jnp.array(values, jnp.float32))
+
+
+class One(AbstractPenalty):
+    """`U = 1` everywhere."""
+
+    def __call__(self, e: Array, leave_out: Array | int = -1) -> Array:
+        del leave_out
+        return jnp.ones((), e.dtype)
+
+
+def world_of(
+    known: Known,
+    seeds: tuple[int, ...] = (0,),
+    weights: tuple[float, ...] = (0.0,),
+    penalty: AbstractPenalty | None = None,
+) -> World:
+    many = [jax.tree.map(lambda leaf: jnp.stack([leaf] * len(seeds)) if eqx.is_array(leaf) else leaf, known.starts)]
+    columns = 2 * 2 + known.space.size + 2
+    variants = len(weights)
+    return World(
+        dynamics=known.dynamics,
+        real=jnp.zeros((len(seeds), 1, columns)),
+        starts=many[0],
+        initial=many[0],
+        penalties=(penalty or Nothing(),) * variants,
+        weights=jnp.array(weights),
+        terms=Terms(jnp.zeros(variants), jnp.full(variants, -10.0), jnp.full(variants, 10.0)),
+        seeds=jnp.array(seeds),
+        action_space=known.space,
+    )

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from gelato.agents.learner import World, new_policies, run_epoch
+from gelato.agents.learner import new_policies, run_epoch
 from gelato.agents.networks import Actor
 from gelato.agents.replay import Ring, packed, unpacked
-from gelato.agents.sac import SACConfig, SACState, Terms, all_values
+from gelato.agents.sac import SACConfig, SACState, all_values
+from gelato.agents.world import World
 from gelato.data.spaces import Continuous, Discrete
 from gelato.mdp.pessimistic import Experience
-from gelato.uncertainty.penalty import AbstractPenalty, Nothing
-from tests.agents.conftest import DISCOUNT, Known, Tiny
+from tests.agents.conftest import DISCOUNT, Known, One, Tiny, world_of
 
 CONFIG = SACConfig(
     hidden=(32, 32),
@@ -27,28 +27,6 @@ CONFIG = SACConfig(
     horizon=2,
     replay=512,
 )
-
-
-def world_of(
-    known: Known,
-    seeds: tuple[int, ...] = (0,),
-    weights: tuple[float, ...] = (0.0,),
-    penalty: AbstractPenalty | None = None,
-) -> World:
-    many = [jax.tree.map(lambda leaf: jnp.stack([leaf] * len(seeds)) if eqx.is_array(leaf) else leaf, known.starts)]
-    columns = 2 * 2 + known.space.size + 2
-    variants = len(weights)
-    return World(
-        dynamics=known.dynamics,
-        real=jnp.zeros((len(seeds), 1, columns)),
-        starts=many[0],
-        initial=many[0],
-        penalties=(penalty or Nothing(),) * variants,
-        weights=jnp.array(weights),
-        terms=Terms(jnp.zeros(variants), jnp.full(variants, -10.0), jnp.full(variants, 10.0)),
-        seeds=jnp.array(seeds),
-        action_space=known.space,
-    )
 
 
 def trained(world: World, config: SACConfig = CONFIG) -> tuple[SACState, Array]:
@@ -81,14 +59,6 @@ def test_a_policy_is_the_same_whatever_is_trained_beside_it(simple: Known) -> No
     alone, _ = trained(world_of(simple, seeds=(3,), weights=(0.5,), penalty=One()), QUICK)
     for together, apart in zip(jax.tree.leaves(beside), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(together[1, 1], apart[0, 0], rtol=1e-4, atol=1e-6)
-
-
-class One(AbstractPenalty):
-    """`U = 1` everywhere."""
-
-    def __call__(self, e: Array, leave_out: Array | int = -1) -> Array:
-        del leave_out
-        return jnp.ones((), e.dtype)
 
 
 def test_imagined_rewards_have_the_weighted_penalty_taken_off_exactly(simple: Known) -> None:

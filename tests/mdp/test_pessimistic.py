@@ -6,10 +6,10 @@ import pytest
 from jaxtyping import Array
 
 from gelato.mdp.dynamics import LatentDynamics
-from gelato.mdp.pessimistic import PessimisticMDP, State, branch, penalised
+from gelato.mdp.pessimistic import PessimisticMDP, State, branch
 from gelato.model.latent import LatentModel, Scaling
 from gelato.uncertainty.embedded import EmbeddedData
-from gelato.uncertainty.penalty import Euclidean
+from gelato.uncertainty.penalty import Euclidean, penalise
 from tests.uncertainty.conftest import data, held_out, model, scaling, transitions  # noqa: F401
 
 HORIZON = 3
@@ -92,6 +92,6 @@ def test_branches_go_on_from_where_they_are_and_start_anew_after_an_end(mdp: Pes
 
 def test_penalties_of_many_steps_are_those_of_each(mdp: PessimisticMDP) -> None:
     rows, embeddings = branch(mdp.dynamics, mdp.starts, uniform, branches=8, horizon=2, key=jax.random.key(0))
-    dear, U = penalised(rows, embeddings, mdp.penalty, jnp.array(3.0))
+    assert embeddings.shape[0] == rows.rewards.shape[0] == 16
+    U = penalise(mdp.penalty, embeddings)
     np.testing.assert_allclose(U, jax.vmap(mdp.penalty)(embeddings), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(dear.rewards, rows.rewards - 3.0 * U, rtol=1e-6)

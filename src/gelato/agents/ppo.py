@@ -2,8 +2,8 @@
 
     A = Σ (γτ)ᵗ δₜ,   δ = r + γ (1 − end) V(z′) − V(z),      max E min(ρ A, clip(ρ, 1 ± ε) A),   ρ = π/π_old
 
-Everything here is for one policy; whoever has many `vmap`s. A horizon truncates: the trace stops there, but the value
-of the state reached still counts.
+Everything here is for one policy; `ppo_learner.py` runs many at once. A horizon truncates: the trace stops there, but
+the value of the state reached still counts.
 """
 
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ from gelato.errors import InputError
 from gelato.mdp.dynamics import AbstractDynamics, Latent
 from gelato.mdp.pessimistic import State, draw
 from gelato.model.networks import MLP
-from gelato.uncertainty.penalty import AbstractPenalty, penalise
 
-PPO_METRICS = ("value_loss", "entropy", "clipped", "imagined_reward", "penalty")
+PPO_METRICS = ("value_loss", "entropy", "clipped")
 
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Settings every policy of one program shares; an iteration takes `episodes` × `steps` steps."""
+    """Settings every policy of one program shares; an iteration takes `episodes` × `steps` steps, out of `total`."""
 
+    total: int = 350_000
     hidden: tuple[int, ...] = (64, 64)
     rate: float = 3e-4
     discount: float = 0.99
@@ -38,18 +38,33 @@ class PPOConfig:
     entropy_weight: float = 0.01
     value_weight: float = 0.5
     gradient_norm: float = 0.5
-    episodes: int = 32
-    steps: int = 32
+    episodes: int = 50
+    steps: int = 20
     passes: int = 4
     minibatches: int = 4
     horizon: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "steps", "passes", "minibatches", "horizon"):
+        for name in ("total", "episodes", "steps", "passes", "minibatches", "horizon"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.episodes * self.steps % self.minibatches:
+        if self.steps_taken % self.minibatches:
             raise InputError(f"{self.minibatches} minibatches do not divide {self.episodes} × {self.steps} steps")
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps of one iteration."""
+        return self.episodes * self.steps
+
+    @property
+    def whole_iterations(self) -> int:
+        """Iterations until there were `total` steps."""
+        return -(-self.total // self.steps_taken)
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam on clipped gradients."""
+        return optax.flatten(optax.chain(optax.clip_by_global_norm(self.gradient_norm), optax.adam(self.rate)))
 
 
 class Learner(eqx.Module):
@@ -80,41 +95,25 @@ class Rollout(eqx.Module):
     ended: Bool[Array, "*n"]
 
 
+def new_learner(config: PPOConfig, latent_size: int, space: ActionSpace, *, key: PRNGKeyArray) -> Learner:
+    """An untrained policy and value."""
+    actor_key, value_key = jax.random.split(key)
+    return Learner(
+        Actor(latent_size, space, config.hidden, key=actor_key),
+        MLP(latent_size, 1, config.hidden, "tanh", key=value_key),
+    )
+
+
 def begin_ppo(
     config: PPOConfig, starts: Float[Array, "n latent"], space: ActionSpace, *, key: PRNGKeyArray
 ) -> PPOState:
     """An untrained policy, its episodes at states of the data."""
-    actor_key, value_key, start_key = jax.random.split(key, 3)
-    size = starts.shape[1]
-    learner = Learner(
-        Actor(size, space, config.hidden, key=actor_key), MLP(size, 1, config.hidden, "tanh", key=value_key)
-    )
+    key, start_key = jax.random.split(key)
+    learner = new_learner(config, starts.shape[1], space, key=key)
     latents = jax.vmap(lambda key: draw(starts, key=key))(jax.random.split(start_key, config.episodes))
-    optimiser = _optimiser(config).init(eqx.filter(learner, eqx.is_array))
+    optimiser = config.optimiser.init(eqx.filter(learner, eqx.is_array))
     elapsed = jnp.zeros(config.episodes, jnp.int32)
     return PPOState(learner, optimiser, State(latents, elapsed), jnp.zeros((), jnp.int32))
-
-
-def iterate(
-    state: PPOState,
-    dynamics: AbstractDynamics,
-    starts: Float[Array, "n latent"],
-    penalty: AbstractPenalty,
-    penalty_weight: Float[Array, ""],
-    config: PPOConfig,
-    *,
-    key: PRNGKeyArray,
-) -> tuple[PPOState, Float[Array, " metrics"]]:
-    """Imagine, penalise, and improve on what was imagined."""
-    imagine_key, improve_key = jax.random.split(key)
-    rollout, embeddings, episodes = collect(state, dynamics, starts, config, key=imagine_key)
-    flat = embeddings.reshape(-1, embeddings.shape[-1])
-    U = penalise(penalty, flat).reshape(rollout.rewards.shape)
-    rollout = eqx.tree_at(lambda r: r.rewards, rollout, rollout.rewards - penalty_weight * U)
-    learner, optimiser, metrics = improve(state.learner, state.optimiser, rollout, config, key=improve_key)
-    steps = state.step + config.episodes * config.steps
-    measured = jnp.concatenate([metrics, jnp.stack([jnp.mean(rollout.rewards), jnp.mean(U)])])
-    return PPOState(learner, optimiser, episodes, steps), measured
 
 
 def collect(
@@ -174,7 +173,7 @@ def improve(
     over_episodes = jax.vmap(advantages, in_axes=(1, 1, 1, 1, 1, None), out_axes=1)
     gains = over_episodes(rollout.rewards, values, next_values, rollout.terminated, rollout.ended, config)
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rollout, gains, gains + values))
-    count = config.episodes * config.steps
+    count = config.steps_taken
 
     def minibatch(carry: tuple[Learner, Any], rows: Int[Array, " rows"]) -> Any:
         learner, optimiser = carry
@@ -185,7 +184,7 @@ def improve(
             return _loss(eqx.combine(trainable, static), batch, config)
 
         gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-        change, optimiser = _optimiser(config).update(gradient, optimiser, trainable)
+        change, optimiser = config.optimiser.update(gradient, optimiser, trainable)
         return (eqx.combine(optax.apply_updates(trainable, change), static), optimiser), metrics
 
     orders = jax.vmap(lambda key: jax.random.permutation(key, count))(jax.random.split(key, config.passes))
@@ -214,7 +213,3 @@ def _loss(
     entropy = jnp.mean(entropies)
     total = -gain + config.value_weight * value_loss - config.entropy_weight * entropy
     return total, jnp.stack([value_loss, entropy, jnp.mean(ratio != clipped)])
-
-
-def _optimiser(config: PPOConfig) -> optax.GradientTransformation:
-    return optax.flatten(optax.chain(optax.clip_by_global_norm(config.gradient_norm), optax.adam(config.rate)))

@@ -16,7 +16,8 @@ Ref = Annotated[
     tyro.conf.arg(
         metavar="REF",
         help="A dataset's name (`gelato data list`), minari:ID, d4rl:PATH or file:PATH; options follow as ,key=value: "
-        "hopper-medium,transitions=50000,seed=1 or file:log.npz,observations=obs,low=-2,high=2",
+        "hopper-medium,transitions=50000,seed=1, intersection,episodes=20 or "
+        "file:log.npz,observations=obs,low=-2,high=2",
     ),
 ]
 
@@ -30,17 +31,18 @@ def list_() -> None:
 
     rows = []
     for recipe in RECIPES.values():
-        default = Named(recipe, recipe.transitions)
+        default = Named(recipe, recipe.size)
         made = ([default] if store.exists(default.dataset_id) else []) + made_before(recipe)
-        sizes = ", ".join(f"{named.transitions:,} (seed {named.seed})" for named in made)
-        rows.append((recipe.name, f"{recipe.transitions:,}", recipe.description, sizes or "-"))
-    print_table(("name", "transitions", "made of", "made here"), rows)
+        sizes = ", ".join(f"{named.size:,} (seed {named.seed})" for named in made)
+        rows.append((recipe.name, f"{recipe.size:,} {recipe.unit}", recipe.description, sizes or "-"))
+    print_table(("name", "size", "made of", "made here"), rows)
 
 
 @data.command
 def make(
     name: Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]],
     transitions: int | None = None,
+    episodes: int | None = None,
     seed: int = 0,
     workers: int | None = None,
 ) -> None:
@@ -51,23 +53,23 @@ def make(
     Args:
         name: A name from `gelato data list`.
         transitions: How many transitions; the name's own default if not given.
+        episodes: The same for the driving datasets, which are counted in episodes.
         seed: Seed of the simulator and the policies.
         workers: Processes to run in parallel; as many as there are cores if not given.
     """
-    from gelato.data.recipes import recipe_named
-    from gelato.data.reference import Named
+    from gelato.data.reference import Reference, resolve
     from gelato.data.reference import make as make_dataset
     from gelato.errors import InputError
 
-    recipe = recipe_named(name)
-    for flag, value, least in (("--transitions", transitions, 1), ("--seed", seed, 0), ("--workers", workers, 1)):
-        if value is not None and value < least:
-            raise InputError(f"{flag} {value} must be at least {least}")
-    named = Named(recipe, transitions or recipe.transitions, seed)
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers {workers} must be at least 1")
+    given = {"transitions": transitions, "episodes": episodes, "seed": seed}
+    options = {option: str(value) for option, value in given.items() if value is not None}
+    named = resolve(Reference("named", name, options))
     made = make_dataset(named, workers=workers)
     print_fields(
         f"{named.reference} {'made' if made else 'was there already'}",
-        {"Minari id": named.dataset_id, "transitions": f"{named.transitions:,}", "seed": str(seed)},
+        {"Minari id": named.dataset_id, named.recipe.unit: f"{named.size:,}", "seed": str(seed)},
     )
 
 

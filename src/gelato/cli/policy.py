@@ -46,7 +46,7 @@ def train(
         model: The folder of a latent model fitted before (`gelato model fit`), instead of fitting one here.
         penalty: Another penalty for gelato (`gelato uncertainty --help` names them).
         penalty_weight: λ, in units of reward for a penalty of 1 (that of pairs clearly foreign to the data).
-        updates: Updates of the policy.
+        updates: Updates of the policy; for driving, where PPO learns, imagined steps.
         model_updates: Updates of the model's first phase; the second gets a fifth of it.
         evaluations: How often to evaluate on the way.
         episodes: Episodes of an evaluation.
@@ -79,6 +79,8 @@ def _changed(
 
     if updates is not None:
         config = replace(config, sac=replace(config.sac, updates=updates, epoch=min(config.sac.epoch, updates)))
+        if config.ppo is not None:
+            config = replace(config, ppo=replace(config.ppo, total=updates))
     if model_updates is not None:
         model = replace(config.model, updates=model_updates, variance_updates=max(1, model_updates // 5))
         config = replace(config, model=model, ensemble=replace(config.ensemble, updates=model_updates))

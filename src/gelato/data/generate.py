@@ -1,7 +1,8 @@
 """Make episodes in the real simulator, on all cores, the same whatever the number of workers.
 
 Every episode draws from a generator seeded by `(seed, policy, episode)` alone, so it does not matter which worker
-runs it or when; episodes are handed out in order, and the last of each policy is cut to the requested total.
+runs it or when; episodes are handed out in order, and the last of each policy is cut to the requested total, unless
+whole episodes are asked for.
 """
 
 import os
@@ -48,14 +49,19 @@ class Episode:
         )
 
 
-def generate(recipe: Recipe, transitions: int, *, seed: int, workers: int | None = None) -> Iterator[Episode]:
-    """Yield episodes that hold exactly `transitions` steps, an equal share from each of the recipe's policies."""
+def amount(recipe: Recipe, episode: Episode) -> int:
+    """What an episode adds to a dataset, in its recipe's unit."""
+    return len(episode) if recipe.unit == "transitions" else 1
+
+
+def generate(recipe: Recipe, size: int, *, seed: int, workers: int | None = None) -> Iterator[Episode]:
+    """Yield exactly so many transitions or episodes, an equal share from each of the recipe's policies."""
     workers = workers or os.cpu_count() or 1
     parts = len(recipe.policies)
     try:
         with worker_pool(workers) as executor:
             for index in range(parts):
-                share = transitions * (index + 1) // parts - transitions * index // parts
+                share = size * (index + 1) // parts - size * index // parts
                 yield from _share(recipe, index, share, seed, workers, executor)
     except BrokenProcessPool as error:
         raise InputError("a worker process died, perhaps out of memory; try fewer workers") from error
@@ -107,27 +113,27 @@ def _run_episode(
 
 
 def _share(
-    recipe: Recipe, policy_index: int, transitions: int, seed: int, workers: int, executor: Executor | None
+    recipe: Recipe, policy_index: int, size: int, seed: int, workers: int, executor: Executor | None
 ) -> Iterator[Episode]:
     """Episodes of one policy, in order, until its share is full."""
     waiting: deque[tuple[int, Future[list[Episode]]]] = deque()
-    next_number = episodes = steps = 0
-    steps_per_task = min(_STEPS_PER_TASK, transitions / (4 * workers))
-    while steps < transitions:
+    next_number = episodes = there = 0
+    per_task = min(_STEPS_PER_TASK, size / (4 * workers))
+    while there < size:
         # Until a first length is known, an episode is taken to fill a task.
-        mean_steps = steps / episodes if episodes else steps_per_task
+        mean = there / episodes if episodes else per_task
         while len(waiting) < (2 * workers if executor else 1):
-            on_the_way = mean_steps * sum(count for count, _ in waiting)
-            if waiting and steps + on_the_way >= transitions:
+            on_the_way = mean * sum(count for count, _ in waiting)
+            if waiting and there + on_the_way >= size:
                 break
-            missing = transitions - steps - on_the_way
-            count = max(1, round(min(steps_per_task, missing / workers) / mean_steps))
+            missing = size - there - on_the_way
+            count = max(1, round(min(per_task, missing / workers) / mean))
             waiting.append((count, _submit(executor, recipe, policy_index, seed, next_number, count)))
             next_number += count
         for episode in waiting.popleft()[1].result():
-            if steps < transitions:
-                kept = episode.cut(transitions - steps) if len(episode) > transitions - steps else episode
-                episodes, steps = episodes + 1, steps + len(kept)
+            if there < size:
+                kept = episode.cut(size - there) if amount(recipe, episode) > size - there else episode
+                episodes, there = episodes + 1, there + amount(recipe, kept)
                 yield kept
 
 

@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Literal
 
 from gelato.envs import FOUR_ROOMS, FOUR_ROOMS_GOAL
+from gelato.envs.driving import TASKS
 from gelato.envs.four_rooms import Region
 from gelato.errors import InputError
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """`transitions` steps in `environment`, an equal share from each policy.
+    """So many transitions or whole episodes in `environment`, an equal share from each policy.
 
     `episode_steps` cuts every episode after so many steps: with 1, each sample starts from a fresh state. No episode
     that enters the `hole` (of Four Rooms) is kept.
@@ -19,8 +21,9 @@ class Recipe:
     name: str
     environment: str
     policies: tuple[str, ...]
-    transitions: int
+    size: int
     description: str
+    unit: Literal["transitions", "episodes"] = "transitions"
     episode_steps: int | None = None
     hole: Region | None = None
 
@@ -36,6 +39,13 @@ def _locomotion(task: str, environment: str) -> tuple[Recipe, ...]:
             2_000_000,
             "half partly trained, half expert",
         ),
+    )
+
+
+def _driving() -> tuple[Recipe, ...]:
+    return tuple(
+        Recipe(task.name, task.environment, (task.name,), 5, "partly trained driver", unit="episodes")
+        for task in TASKS.values()
     )
 
 
@@ -55,6 +65,7 @@ RECIPES = {
         *_locomotion("hopper", "Hopper-v5"),
         *_locomotion("walker2d", "Walker2d-v5"),
         *_locomotion("halfcheetah", "HalfCheetah-v5"),
+        *_driving(),
     )
 }
 

@@ -4,6 +4,7 @@
 |---|---|
 | `hopper-medium` | a named dataset, made on first use |
 | `hopper-medium,transitions=50000,seed=1` | the same recipe, another size or seed |
+| `intersection,episodes=20` | driving is counted in episodes |
 | `minari:ID` | a Minari dataset, local or remote |
 | `d4rl:PATH` | a D4RL HDF5 file |
 | `file:PATH` | a plain `.npz`, `.hdf5` or `.h5` file |
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from gelato.data import store
 from gelato.data.files import FIELD_NAMES, load_d4rl, load_file
-from gelato.data.generate import Episode, generate
+from gelato.data.generate import Episode, amount, generate
 from gelato.data.recipes import Recipe, recipe_named
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset
@@ -25,7 +26,7 @@ from gelato.errors import InputError
 from gelato.progress import note, progress
 
 _OPTIONS = {
-    "named": ("transitions", "seed"),
+    "named": ("transitions", "episodes", "seed"),
     "minari": (),
     "d4rl": (),
     "file": (*FIELD_NAMES, "low", "high", "discrete"),
@@ -43,23 +44,23 @@ class Reference:
 
 @dataclass(frozen=True)
 class Named:
-    """A named dataset of a certain size and seed."""
+    """A named dataset of a certain size, in its recipe's unit, and seed."""
 
     recipe: Recipe
-    transitions: int
+    size: int
     seed: int = 0
 
     @property
     def reference(self) -> str:
         """The shortest reference that means just this dataset."""
-        if (self.transitions, self.seed) == (self.recipe.transitions, 0):
+        if (self.size, self.seed) == (self.recipe.size, 0):
             return self.recipe.name
-        return f"{self.recipe.name},transitions={self.transitions},seed={self.seed}"
+        return f"{self.recipe.name},{self.recipe.unit}={self.size},seed={self.seed}"
 
     @property
     def dataset_id(self) -> str:
         """Its id in Minari's store."""
-        size = "" if self.reference == self.recipe.name else f"-{self.transitions}-seed{self.seed}"
+        size = "" if self.reference == self.recipe.name else f"-{self.size}-seed{self.seed}"
         return f"gelato/{self.recipe.name}{size}-v0"
 
 
@@ -99,14 +100,17 @@ def load(reference: str) -> Dataset:
 def resolve(parsed: Reference) -> Named:
     """Which size and seed a name means: as given, else the default's, else the largest of that name made before."""
     recipe = recipe_named(parsed.target)
-    default = Named(recipe, recipe.transitions)
+    default = Named(recipe, recipe.size)
     if parsed.options:
-        transitions = _whole(parsed, "transitions", recipe.transitions, least=1)
-        return Named(recipe, transitions, _whole(parsed, "seed", 0, least=0))
+        wrong = {"transitions", "episodes"} - {recipe.unit}
+        if wrong & parsed.options.keys():
+            raise InputError(f"{recipe.name} is counted in {recipe.unit}; write {recipe.name},{recipe.unit}=N")
+        size = _whole(parsed, recipe.unit, recipe.size, least=1)
+        return Named(recipe, size, _whole(parsed, "seed", 0, least=0))
     if not store.exists(default.dataset_id):
         made = made_before(recipe)
         if made:
-            note(f"{recipe.name} means {made[0].reference}, made here before; ask for another with ,transitions=N")
+            note(f"{recipe.name} means {made[0].reference}, made here before; ask for another with ,{recipe.unit}=N")
             return made[0]
     return default
 
@@ -118,7 +122,7 @@ def made_before(recipe: Recipe) -> list[Named]:
         size, _, seed = folder.name.removeprefix(f"{recipe.name}-").removesuffix("-v0").partition("-seed")
         if size.isdecimal() and seed.isdecimal() and store.exists(f"gelato/{folder.name}"):
             found.append(Named(recipe, int(size), int(seed)))
-    return sorted(found, key=lambda named: (-named.transitions, named.seed))
+    return sorted(found, key=lambda named: (-named.size, named.seed))
 
 
 def make(named: Named, *, workers: int | None = None) -> bool:
@@ -126,17 +130,22 @@ def make(named: Named, *, workers: int | None = None) -> bool:
     if store.exists(named.dataset_id):
         return False
     recipe = named.recipe
-    with progress(f"making {named.recipe.name}", named.transitions) as advance:
+    with progress(f"making {named.recipe.name}", named.size) as advance:
 
         def counted() -> Iterator[Episode]:
-            for episode in generate(recipe, named.transitions, seed=named.seed, workers=workers):
-                advance(len(episode))
+            for episode in generate(recipe, named.size, seed=named.seed, workers=workers):
+                advance(amount(recipe, episode))
                 yield episode
 
+        episodes, steps = counted(), named.size
+        if recipe.unit == "episodes":
+            # Few enough to be held, since nobody knows before how many steps they take.
+            whole = list(episodes)
+            episodes, steps = iter(whole), sum(map(len, whole))
         store.write(
             named.dataset_id,
-            counted(),
-            named.transitions,
+            episodes,
+            steps,
             env=recipe.environment,
             algorithm_name=" + ".join(recipe.policies),
             author="The GELATO developers",

@@ -6,6 +6,8 @@ from typing import Any
 
 import gymnasium
 
+from gelato.envs.driving import TASKS
+
 FOUR_ROOMS = "gelato/FourRooms-v0"
 # Cell by cell from the far corner of one room to a corner of the next, behind the wall between them.
 FOUR_ROOMS_GOAL = "gelato/FourRoomsGoal-v0"
@@ -19,6 +21,8 @@ def register() -> None:
         entry = "gelato.envs.four_rooms:FourRooms"
         gymnasium.register(FOUR_ROOMS, entry, max_episode_steps=100)
         gymnasium.register(FOUR_ROOMS_GOAL, entry, max_episode_steps=60, kwargs=_GOAL_TASK)
+        for task in TASKS.values():
+            gymnasium.register(task.environment, task.entry_point, kwargs={"config": task.settings})
 
 
 def make_environment(environment_id: str, **options: Any) -> gymnasium.Env[Any, Any]:

@@ -11,10 +11,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from gelato.data.spaces import ActionSpace, from_gymnasium
 from gelato.envs import make_environment
+from gelato.envs.driving import crashed, driving_task
 from gelato.envs.pool import worker_pool
 from gelato.envs.scores import normalised_score
 from gelato.envs.simulate import available_environment
@@ -29,16 +30,22 @@ _LONGEST = 10_000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one policy did: returns and lengths of its episodes."""
+    """What one policy did: returns and lengths of its episodes, and on a road which of them ended in a crash."""
 
     environment: str
     returns: Float[np.ndarray, " episodes"]
     lengths: Int[np.ndarray, " episodes"]
+    crashes: Bool[np.ndarray, " episodes"] | None = None
 
     @property
     def mean(self) -> float:
         """Mean undiscounted return."""
         return float(self.returns.mean())
+
+    @property
+    def crash_rate(self) -> float | None:
+        """Share of episodes that ended in a crash or off the road; None where nobody drives."""
+        return None if self.crashes is None else float(self.crashes.mean())
 
     @property
     def score(self) -> float | None:
@@ -63,8 +70,12 @@ class Evaluator:
                 outcomes = list(self._executor.map(run_episode, *zip(*tasks)))
             except BrokenProcessPool as error:
                 raise InputError("a worker process died, perhaps out of memory; what was trained is kept") from error
-        table = np.array(outcomes).reshape(len(policies), episodes, 2)
-        return [Evaluation(self.environment, rows[:, 0], rows[:, 1].astype(int)) for rows in table]
+        table = np.array(outcomes).reshape(len(policies), episodes, 3)
+        drives = driving_task(self.environment) is not None
+        return [
+            Evaluation(self.environment, rows[:, 0], rows[:, 1].astype(int), rows[:, 2] > 0 if drives else None)
+            for rows in table
+        ]
 
 
 @contextmanager
@@ -93,15 +104,16 @@ def environment_of(recorded: str | None, state_size: int, space: ActionSpace) ->
     return name
 
 
-def run_episode(environment_id: str, policy: DeployedPolicy, seed: int) -> tuple[float, int]:
-    """Return and length of one episode."""
+def run_episode(environment_id: str, policy: DeployedPolicy, seed: int) -> tuple[float, int, bool]:
+    """Return and length of one episode, and whether it ended in a crash."""
     environment = _prepared(environment_id)
     observation, _ = environment.reset(seed=seed)
     total, steps, ended = 0.0, 0, False
+    info: dict[str, Any] = {}
     while not ended and steps < _LONGEST:
-        observation, reward, terminated, truncated, _ = environment.step(policy(observation))
+        observation, reward, terminated, truncated, info = environment.step(policy(observation))
         total, steps, ended = total + float(reward), steps + 1, terminated or truncated
-    return total, steps
+    return total, steps, crashed(info)
 
 
 def record_frames(environment_id: str, policy: DeployedPolicy, seed: int = FIRST_SEED) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gelato.mdp.dynamics import AbstractDynamics, Action, Latent
-from gelato.uncertainty.penalty import AbstractPenalty, penalise
+from gelato.uncertainty.penalty import AbstractPenalty
 
 Policy = Callable[..., Action]
 
@@ -86,10 +86,9 @@ def branch(
     horizon: int,
     key: PRNGKeyArray,
 ) -> tuple[Experience, Float[Array, "steps embedding"]]:
-    """`branches` episodes side by side for `horizon` steps, and the embedding of every step, for `penalised`.
+    """`branches` episodes side by side for `horizon` steps, and the embedding of every step, to penalise it.
 
-    An episode that terminates starts anew from the data, so that every row is a step. Penalties are left to one call
-    over all rows: neighbours of ten thousand points are cheaper together, and their memory can be bounded.
+    An episode that terminates starts anew from the data, so that every row is a step.
     """
 
     def step(latent: Latent, key: PRNGKeyArray) -> tuple[Latent, tuple[Experience, Array]]:
@@ -106,14 +105,3 @@ def branch(
     _, taken = jax.lax.scan(lambda z, keys: jax.vmap(step)(z, keys), first, keys)
     rows, embeddings = jax.tree.map(lambda x: x.reshape(horizon * branches, *x.shape[2:]), taken)
     return rows, embeddings
-
-
-def penalised(
-    rows: Experience,
-    embeddings: Float[Array, "n embedding"],
-    penalty: AbstractPenalty,
-    penalty_weight: Float[Array, ""],
-) -> tuple[Experience, Float[Array, " n"]]:
-    """The same steps with rewards `r − λU`, and `U`."""
-    U = penalise(penalty, embeddings)
-    return eqx.tree_at(lambda r: r.rewards, rows, rows.rewards - penalty_weight * U), U

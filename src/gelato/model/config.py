@@ -5,6 +5,7 @@ from typing import Literal
 
 from gelato.data.transitions import Dataset
 from gelato.envs import FOUR_ROOMS, FOUR_ROOMS_GOAL
+from gelato.envs.driving import driving_task
 from gelato.errors import InputError
 from gelato.model.networks import SMOOTH
 from gelato.model.objective import TERMS
@@ -97,16 +98,14 @@ PAPER = ModelConfig(
     variance_updates=50_000,
 )
 
-_DRIVING = ("highway", "roundabout", "intersection", "racetrack")
-
 
 def preset(name: Preset, dataset: Dataset) -> ModelConfig:
-    """The preset's settings for a dataset: both know Four Rooms, the paper's also has a column for driving."""
-    environment = dataset.environment or ""
+    """The preset's settings for a dataset: both know Four Rooms and driving."""
+    environment = dataset.environment
     if name == "paper":
         if environment in (FOUR_ROOMS, FOUR_ROOMS_GOAL):
             return replace(PAPER, latent_size=2)
-        if any(task in environment for task in _DRIVING):
+        if driving_task(environment) is not None:
             return replace(PAPER, batch_size=32, updates=10_000, variance_updates=2_000)
         return PAPER
     if environment == FOUR_ROOMS_GOAL:
@@ -131,6 +130,15 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
             activation="tanh",
             variance_centres=200,
             batch_size=128,
+            updates=10_000,
+            variance_updates=2_000,
+        )
+    if driving_task(environment) is not None:
+        return replace(
+            DEFAULT,
+            hidden=(128, 128),
+            forward_hidden=(128, 128),
+            batch_size=32,
             updates=10_000,
             variance_updates=2_000,
         )

@@ -58,7 +58,7 @@ def _check_cells(records: Sequence[Record]) -> None:
             raise InputError(f"{cell[0]}, {cell[1]}: seed {record['seed']} is there twice; name each run once")
         seen.add((*cell, record["seed"]))
         first = firsts.setdefault(cell, record)
-        for name in ("updates", "penalty", "penalty_weight", "real_share", "episodes"):
+        for name in ("steps", "penalty", "penalty_weight", "real_share", "episodes"):
             if record.get(name) != first.get(name):
                 raise InputError(
                     f"{cell[0]}, {cell[1]}: runs differ in {name} ({first.get(name)}, {record.get(name)}); a table's "
@@ -79,7 +79,7 @@ def summarise_policies(records: Sequence[Record]) -> list[Record]:
                 "dataset": dataset,
                 "method": method,
                 "seeds": len(own),
-                "updates": own[0]["updates"],
+                "steps": own[0]["steps"],
                 **_spread("return", returns),
                 **_spread("score", scores),
                 "paper": paper_return(dataset, method),
@@ -143,7 +143,7 @@ def as_text(records: Sequence[Record], form: str) -> str:
     cells = summarise_policies(records)
     tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]] = [
         (
-            ("dataset", "method", "return", "score", "paper", "seeds", "updates"),
+            ("dataset", "method", "return", "score", "paper", "seeds", "steps"),
             [
                 (
                     str(cell["dataset"]),
@@ -152,7 +152,7 @@ def as_text(records: Sequence[Record], form: str) -> str:
                     _number(cell, "score", ".1f"),
                     "–" if cell["paper"] is None else f"{cell['paper']:,}",
                     str(cell["seeds"]),
-                    f"{cell['updates']:,}",
+                    f"{cell['steps']:,}",
                 )
                 for cell in cells
             ],
