@@ -1,5 +1,6 @@
 """How long a training will take, said before it begins: its arithmetic over this machine's speed at such products."""
 
+import os
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,7 +8,9 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 
+from gelato.agents.ppo import PPOConfig
 from gelato.data.transitions import Dataset
+from gelato.envs.driving import driving_task
 from gelato.methods import Method, TrainConfig
 
 # Seconds an update takes apart from its products (launches, copies, small operations), and a program takes to compile.
@@ -25,6 +28,7 @@ def expected_seconds(
     """A rough figure: within a factor of two where it was compared (docs/policies.md)."""
     state, action = dataset.transitions.states.shape[1], dataset.transitions.action_space.size
     imagining = [method for method in methods if not method.clones]
+    ppo = config.ppo
     total, updates, programs = 0.0, 0, 0
     if fits and any(method.space == "latent" for method in imagining):
         total += seeds * _fit(config, state, action)
@@ -38,10 +42,25 @@ def expected_seconds(
     for space in {method.space for method in imagining}:
         count = seeds * sum(method.space == space for method in imagining)
         seen = config.model.latent_size if space == "latent" else state
-        total += count * config.sac.updates * _policy(config, seen, action)
-        updates, programs = updates + config.sac.updates, programs + 1
+        if ppo is None:
+            total += count * config.sac.updates * _policy(config, seen, action)
+            updates, programs = updates + config.sac.updates, programs + 1
+        else:
+            total += count * ppo.total * _driven(config, ppo, seen, state, action)
+            updates += ppo.whole_iterations * (ppo.steps + ppo.passes * ppo.minibatches)
+            programs += 2
     overhead = _OVERHEAD.get(jax.default_backend(), _OVERHEAD["gpu"])
-    return total / _products_per_second() + updates * overhead + programs * _COMPILING
+    computing = total / _products_per_second() + updates * overhead + programs * _COMPILING
+    return computing + _evaluating(dataset, config, len(methods) * seeds)
+
+
+def _evaluating(dataset: Dataset, config: TrainConfig, policies: int) -> float:
+    """Seconds in a simulator slow enough to matter."""
+    task = driving_task(dataset.environment)
+    if task is None:
+        return 0.0
+    steps = policies * config.evaluations * config.episodes * task.steps
+    return steps * task.step_seconds / (os.cpu_count() or 1)
 
 
 def _network(sizes: Sequence[int]) -> float:
@@ -65,6 +84,15 @@ def _policy(config: TrainConfig, seen: int, action: int) -> float:
     decoded = config.model.decoders * _network((seen, *config.model.hidden, 2 * seen))
     step = config.points * (seen + action) + (seen + 1) * decoded
     return learning + sac.branches * sac.horizon / sac.epoch * step
+
+
+def _driven(config: TrainConfig, ppo: PPOConfig, seen: int, state: int, action: int) -> float:
+    """Products of one imagined step of PPO: the model's, those of its neighbours, and of every pass over it."""
+    model = config.model
+    own = 2 * _network((seen, *ppo.hidden, 2 * action))
+    decoded = 2 * model.decoders * _network((seen, *model.hidden, state))
+    forward = 3 * _network((seen + action, *model.forward_hidden, 2 * seen))
+    return forward + (config.neighbours + 2) * decoded + ppo.passes * _TRAINED * own
 
 
 def _products_per_second() -> float:

@@ -72,9 +72,11 @@ def latent_penalties(
     """Calibrated penalties of one seed by name, with neighbours among at most `points` transitions."""
     model, (train, held_out) = fitted.seed(index), fitted.parts
     data, known = (embed(model, fitted.scaling, part, points) for part in (train, held_out))
-    chords = model.latent_size >= train.states.shape[1]
+    # Where the latent space has room for every change of state, a chord is as good as a geodesic.
+    segments = 1 if model.latent_size >= train.states.shape[1] else 2
     raw = {
-        name: build_penalty(name, model, data, known, k=min(neighbours, len(data) - 1), chords=chords) for name in names
+        name: build_penalty(name, model, data, known, k=min(neighbours, len(data) - 1), segments=segments)
+        for name in names
     }
     return {name: calibrate(penalty, model, fitted.scaling, data) for name, penalty in raw.items()}
 

@@ -7,6 +7,7 @@ import pytest
 from gelato.data.behaviour import load_policy
 from gelato.data.generate import generate
 from gelato.data.recipes import RECIPES, recipe_named
+from gelato.data.reference import Named, parse, resolve
 from gelato.envs.four_rooms import FREE, free_cells, position
 from gelato.errors import InputError
 
@@ -80,3 +81,17 @@ def test_an_unknown_name_suggests_the_nearest():
         recipe_named("walker-medium")
     with pytest.raises(InputError, match="gelato data list"):
         recipe_named("zzz")
+
+
+def test_driving_is_counted_in_whole_episodes() -> None:
+    episodes = list(generate(RECIPES["roundabout"], 2, seed=0, workers=1))
+    assert len(episodes) == 2 and all(episode.terminated or len(episode) == 11 for episode in episodes)
+    assert episodes[0].observations.shape == (len(episodes[0]) + 1, 5, 5)
+    assert resolve(parse("roundabout,episodes=2,seed=1")) == Named(RECIPES["roundabout"], 2, 1)
+    assert Named(RECIPES["roundabout"], 2, 1).reference == "roundabout,episodes=2,seed=1"
+
+
+@pytest.mark.parametrize("wrong", ["roundabout,transitions=50", "hopper-medium,episodes=5"])
+def test_the_wrong_unit_is_refused_with_the_right_one(wrong: str) -> None:
+    with pytest.raises(InputError, match=r"is counted in (episodes|transitions); write .*=N"):
+        resolve(parse(wrong))

@@ -1,9 +1,14 @@
-"""Another library as Algorithm 1's "RL algorithm": Stable-Baselines3's PPO on the pessimistic MDP."""
+"""Another library as Algorithm 1's "RL algorithm": Stable-Baselines3's PPO on the pessimistic MDP, and ours beside it."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import make_vec
 
+from gelato.agents.online import train_online
+from gelato.agents.ppo import PPOConfig
 from gelato.data.spaces import Discrete
 from gelato.mdp.pessimistic import PessimisticMDP
 from gelato.mdp.vector_env import PessimisticVectorEnv
@@ -28,3 +33,39 @@ def test_ppo_of_stable_baselines_learns_in_the_pessimistic_mdp() -> None:
     after, _ = evaluate_policy(ppo, env, n_eval_episodes=64, warn=False)
     assert before < 0.8
     np.testing.assert_allclose(after, 1.0, atol=0.05)
+
+
+STEPS, SEEDS = 20_480, 4
+
+
+def theirs_on_cartpole(seed: int) -> float:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    env = make_vec_env("CartPole-v1", n_envs=8, seed=seed)
+    options = {"n_steps": 64, "batch_size": 128, "n_epochs": 10, "gae_lambda": 0.95, "gamma": 0.98, "ent_coef": 0.01}
+    ppo = PPO("MlpPolicy", env, learning_rate=1e-3, seed=seed, device="cpu", **options)
+    ppo.learn(STEPS)
+    return float(evaluate_policy(ppo, env, n_eval_episodes=40, deterministic=True, warn=False)[0])
+
+
+def ours_on_cartpole(seed: int) -> float:
+    config = PPOConfig(episodes=8, steps=64, minibatches=4, passes=10, rate=1e-3, discount=0.98, entropy_weight=0.01)
+    learner = train_online("CartPole-v1", config, steps=STEPS, seed=seed)
+    act = eqx.filter_jit(lambda seen: learner.actor.mode(seen))
+    env = make_vec("CartPole-v1", num_envs=40)
+    seen, _ = env.reset(seed=1000 * seed)
+    returns, running = np.zeros(40), np.ones(40, bool)
+    while running.any():
+        actions = np.asarray(jax.vmap(act)(jnp.asarray(seen))).argmax(axis=1)
+        seen, rewards, terminated, truncated, _ = env.step(actions)
+        returns += rewards * running
+        running &= ~(terminated | truncated)
+    return float(returns.mean())
+
+
+def test_ppo_learns_cartpole_as_well_as_that_of_stable_baselines() -> None:
+    ours, theirs = ([run(seed) for seed in range(SEEDS)] for run in (ours_on_cartpole, theirs_on_cartpole))
+    assert min(np.mean(ours), np.mean(theirs)) > 150
+    assert np.mean(ours) > np.mean(theirs) - 2 * np.std(theirs, ddof=1), (ours, theirs)

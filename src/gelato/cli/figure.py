@@ -9,12 +9,12 @@ from tyro.conf import Positional
 from gelato.cli.output import check_picture
 from gelato.errors import InputError
 
-_NAMES = ("four-rooms", "curve", "embedding", "penalties", "paths")
+_NAMES = ("four-rooms", "curve", "embedding", "penalties", "paths", "driving")
 _FEWEST_POINTS = 30
 
 
 def figure(
-    name: Positional[Annotated[str, tyro.conf.arg(metavar="{four-rooms,curve,embedding,penalties,paths}")]],
+    name: Positional[Annotated[str, tyro.conf.arg(metavar="{four-rooms,curve,embedding,penalties,paths,driving}")]],
     run: Path,
     out: Path,
     points: int = 500,
@@ -23,13 +23,16 @@ def figure(
 
     `four-rooms`: latent codes over the volume measure, and geodesic, latent and land distance in the room plan.
     `curve`: how each solver converges to a geodesic, and the curves themselves if the latent space is a plane.
-    `embedding`: t-SNE of trajectories by Euclidean and by geodesic distance.
+    `embedding`: t-SNE of trajectories by Euclidean and by geodesic distance; of driving data with one episode's states
+    numbered and its pictures underneath.
     `penalties`: every penalty over the plan of Four Rooms and a ring outside it.
     `paths`: where policies walk that were trained on `four-rooms-hole`.
+    `driving`: return and crash rate against training steps on every driving task.
 
     Args:
         name: Which figure.
-        run: Folder of a fitted model (`gelato model fit`); for `paths` of `gelato train`.
+        run: Folder of a fitted model (`gelato model fit`); for `paths` of `gelato train`; for `driving` the file of
+            records that `benchmarks/driving.py` writes.
         out: The file to write (.png, .pdf or .svg).
         points: Points of `embedding`; the work grows with their square.
     """
@@ -42,13 +45,18 @@ def figure(
 
 
 def _draw(name: str, run: Path, out: Path, points: int) -> None:
-    from gelato.model.training import load_model
-
     if name == "paths":
         from gelato.report.paths_figure import draw_paths
 
         draw_paths(run, out)
         return
+    if name == "driving":
+        from gelato.report.driving import draw_driving, read_driving
+
+        draw_driving(read_driving(run), out)
+        return
+    from gelato.model.training import load_model
+
     fitted = load_model(run)
     if name == "four-rooms":
         from gelato.report.four_rooms_figure import draw_four_rooms

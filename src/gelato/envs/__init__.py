@@ -1,5 +1,7 @@
 """Simulators: Four Rooms, and what is known of the benchmark environments others made."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,7 +28,10 @@ def register() -> None:
 
 
 def make_environment(environment_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """`gymnasium.make` without the checks of every step, and without MuJoCo's remarks on Gymnasium's own models."""
+    """`gymnasium.make` without the checks of every step, and without the remarks of the libraries beneath."""
+    if "render_mode" in options:
+        # Pygame's library complains on machines without a desktop, where it is not needed.
+        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     if not str(gymnasium.spec(environment_id).entry_point).startswith("gymnasium.envs.mujoco"):
         return gymnasium.make(environment_id, disable_env_checker=True, **options)
     with quiet_mujoco():

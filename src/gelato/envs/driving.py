@@ -14,13 +14,22 @@ _CARS = ["presence", "x", "y", "vx", "vy"]
 
 @dataclass(frozen=True)
 class DrivingTask:
-    """A task: highway-env's class, what differs from its defaults, and the steps an imagined episode takes."""
+    """A task: highway-env's class and its settings.
+
+    `steps` is an episode's limit, `step_seconds` what a step takes on one core of a laptop, and `horizon` the steps an
+    imagined episode takes.
+    """
 
     name: str
     environment: str
     entry_point: str
     settings: dict[str, Any]
+    step_seconds: float
     horizon: int = 10
+
+    @property
+    def steps(self) -> int:
+        return int(self.settings["duration"] * self.settings["policy_frequency"])
 
 
 def _kinematics(cars: int = 5, features: list[str] = _CARS, **others: Any) -> dict[str, Any]:
@@ -82,24 +91,28 @@ TASKS = {
             "gelato/Highway-v0",
             "highway_env.envs.highway_env:HighwayEnv",
             {**_HIGHWAY, "simulation_frequency": 15, "lanes_count": 4, "vehicles_count": 50, "duration": 40},
+            step_seconds=0.28,
         ),
         DrivingTask(
             "highway-fast",
             "gelato/HighwayFast-v0",
             "highway_env.envs.highway_env:HighwayEnvFast",
             {**_HIGHWAY, "simulation_frequency": 5, "lanes_count": 3, "vehicles_count": 20, "duration": 30},
+            step_seconds=0.028,
         ),
         DrivingTask(
             "roundabout",
             "gelato/Roundabout-v0",
             "highway_env.envs.roundabout_env:RoundaboutEnv",
             _ROUNDABOUT,
+            step_seconds=0.03,
         ),
         DrivingTask(
             "intersection",
             "gelato/Intersection-v0",
             "highway_env.envs.intersection_env:IntersectionEnv",
             _INTERSECTION,
+            step_seconds=0.055,
         ),
         DrivingTask(
             "intersection-hard",
@@ -107,12 +120,14 @@ TASKS = {
             "highway_env.envs.intersection_env:IntersectionEnv",
             # Three times the cars; one more enters every second, as often as highway-env can.
             {**_INTERSECTION, "initial_vehicle_count": 30, "spawn_probability": 1.0},
+            step_seconds=0.12,
         ),
         DrivingTask(
             "racetrack",
             "gelato/Racetrack-v0",
             "highway_env.envs.racetrack_env:RacetrackEnv",
             _RACETRACK,
+            step_seconds=0.015,
             horizon=50,
         ),
     )

@@ -117,22 +117,45 @@ def run_episode(environment_id: str, policy: DeployedPolicy, seed: int) -> tuple
 
 
 def record_frames(environment_id: str, policy: DeployedPolicy, seed: int = FIRST_SEED) -> list[np.ndarray]:
-    """The pictures of one episode."""
+    """The pictures of one episode; on a road also those between two decisions."""
     try:
         environment: Any = make_environment(environment_id, render_mode="rgb_array")
         observation, _ = environment.reset(seed=seed)
         frames, ended = [environment.render()], False
+        if driving_task(environment_id) is not None:
+            environment.unwrapped.set_record_video_wrapper(_Camera(environment, frames))
         while not ended:
             observation, _, terminated, truncated, _ = environment.step(policy(observation))
             frames.append(environment.render())
             ended = terminated or truncated
     except Exception as error:
         raise InputError(
-            f"{environment_id}: cannot be drawn here; without a display install EGL or OSMesa and set MUJOCO_GL=egl or "
-            f"MUJOCO_GL=osmesa ({str(error).splitlines()[0]})"
+            f"{environment_id}: cannot be drawn here; {_remedy(environment_id)} ({_line(error)})"
         ) from error
     environment.close()
     return frames
+
+
+class _Camera:
+    """What highway-env hands every picture of its simulation to."""
+
+    def __init__(self, environment: gymnasium.Env[Any, Any], frames: list[np.ndarray]) -> None:
+        self._environment, self._frames = environment, frames
+        self.frames_per_sec = 0
+
+    def _capture_frame(self) -> None:
+        picture: Any = self._environment.render()
+        self._frames.append(picture)
+
+
+def _remedy(environment_id: str) -> str:
+    if driving_task(environment_id) is not None:
+        return "highway-env draws with pygame: pip install pygame-ce"
+    return "without a display install EGL or OSMesa and set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @cache

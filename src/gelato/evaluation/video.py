@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from gelato.envs.driving import driving_task
 from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy
 from gelato.evaluation.rollout import record_frames
 
-_MILLISECONDS = 33
+_MILLISECONDS = 33.0
 _MOST_FRAMES = 300
 
 
@@ -28,9 +29,13 @@ def check_video(path: Path | None) -> None:
 def write_video(policy: DeployedPolicy, environment: str, path: Path) -> None:
     """One episode of a policy; a long one is thinned to a few hundred pictures."""
     frames = record_frames(environment, policy)
-    frames = frames[:: -(-len(frames) // _MOST_FRAMES)]
+    task = driving_task(environment)
+    # On a road every picture of the simulation is there: as fast as it drives.
+    milliseconds = _MILLISECONDS if task is None else 1000 / task.settings["simulation_frequency"]
+    thinned = -(-len(frames) // _MOST_FRAMES)
+    frames, milliseconds = frames[::thinned], milliseconds if task is None else milliseconds * thinned
     if path.suffix == ".mp4":
-        writer = _ffmpeg(path).write_frames(str(path), frames[0].shape[1::-1], fps=1000 / _MILLISECONDS)
+        writer = _ffmpeg(path).write_frames(str(path), frames[0].shape[1::-1], fps=1000 / milliseconds)
         writer.send(None)
         for frame in frames:
             writer.send(np.ascontiguousarray(frame))
@@ -39,7 +44,7 @@ def write_video(policy: DeployedPolicy, environment: str, path: Path) -> None:
     from PIL import Image
 
     pictures = [Image.fromarray(frame) for frame in frames]
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=_MILLISECONDS, loop=0)
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=round(milliseconds), loop=0)
 
 
 def _ffmpeg(path: Path) -> Any:

@@ -133,7 +133,7 @@ def _check_sense(dataset: Dataset, config: ModelConfig) -> None:
             f"latent size {config.latent_size} is out of proportion to {state_size} state dimensions; "
             f"use at most {largest}"
         )
-    if len(data) < 2 * config.batch_size:
+    if len(data) < config.batch_size:
         raise InputError(
             f"{dataset.reference}: {len(data)} transitions with a successor are too few for batches of "
             f"{config.batch_size}; record more or use a smaller batch"

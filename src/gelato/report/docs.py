@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from gelato.report.driving import as_table
 from gelato.report.policy_table import as_text
 from gelato.results import Record, read_records
 
@@ -160,6 +161,18 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     ),
     "uncertainty": _uncertainty,
     "penalty_weights": _penalty_weights,
+    "driving": as_table,
+    "driving_agents": _rows(
+        {
+            "task": "{dataset}",
+            "policy": "{policy}",
+            "trained for": "{steps:,} steps",
+            "begun from": "{begun_from}",
+            "return": "{return:.2f} ± {return_std:.2f}",
+            "length": "{length:.1f}",
+            "episodes": "{episodes}",
+        }
+    ),
     "locomotion": lambda records: as_text(records, "md"),
 }
 

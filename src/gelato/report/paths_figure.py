@@ -71,7 +71,7 @@ def _penalties(fitted: FittedModel) -> Float[np.ndarray, "rows columns"]:
     """`U` of a step to the right from every free cell."""
     model = fitted.seed(0)
     train, held_out = (embed(model, fitted.scaling, part) for part in fitted.parts)
-    raw = build_penalty("geodesic", model, train, held_out, chords=True)
+    raw = build_penalty("geodesic", model, train, held_out, segments=1)
     penalty = calibrate(raw, model, fitted.scaling, train)
     cells = np.argwhere(FREE)
     right = jax.nn.one_hot(ACTIONS.index("right"), len(ACTIONS))

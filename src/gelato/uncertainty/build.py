@@ -43,6 +43,8 @@ MetricName = Literal["composite", "decoder"]
 Maker = Callable[[LatentModel, EmbeddedData, EmbeddedData], AbstractPenalty]
 PENALTIES: tuple[PenaltyName, ...] = get_args(PenaltyName)
 NEIGHBOURS = 20
+# The paper's K, for data so small that twenty neighbours would be all over it.
+_FEW_NEIGHBOURS, _FEW = 5, 1_000
 _LEAST_SHARE = 0.1
 _HELD_OUT = 1024
 
@@ -58,15 +60,16 @@ def build_penalty(
     data: EmbeddedData,
     held_out: EmbeddedData,
     *,
-    k: int = NEIGHBOURS,
+    k: int | None = None,
     shortlist: int | None = None,
     metric: MetricName = "composite",
-    chords: bool = False,
+    segments: int | None = None,
 ) -> AbstractPenalty:
     """The penalty of that name over embedded training data; `held_out` sets what has to be estimated.
 
-    `chords` takes lengths from images of the data instead of solving for geodesics (see `Geodesic`).
+    With `segments`, lengths are those of polygons between images of the data instead of solved geodesics (`Images`).
     """
+    k = k or (NEIGHBOURS if len(data) >= _FEW else min(_FEW_NEIGHBOURS, len(data) - 1))
     shortlist = shortlist or k
     if not 1 <= k <= shortlist <= len(data) - 1:
         raise InputError(
@@ -74,7 +77,7 @@ def build_penalty(
         )
 
     def geodesic() -> Geodesic:
-        images = Images.of(composite(model), data.embeddings) if chords and metric == "composite" else None
+        images = Images.of(composite(model), data.embeddings, segments) if segments and metric == "composite" else None
         return Geodesic(data.index, model_metric(model, metric), k=k, shortlist=shortlist, images=images)
 
     makers: dict[str, Callable[[], AbstractPenalty]] = {

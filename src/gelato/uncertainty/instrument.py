@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gelato.data.transitions import Transitions
+from gelato.envs.driving import driving_task
 from gelato.envs.simulate import AbstractSimulator, MujocoSimulator, simulator_for
 from gelato.errors import InputError
 from gelato.model.latent import LatentModel, Scaling
@@ -27,7 +28,7 @@ from gelato.uncertainty.calibration import SAMPLE, Calibration, Scale, calibrate
 from gelato.uncertainty.embedded import embed, rms
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
 from gelato.uncertainty.scores import ORDINARY, misplaced_trust, scores
-from gelato.uncertainty.shifts import Shift, data_shifts, imagined_shifts
+from gelato.uncertainty.shifts import Shift, data_shifts, driving_shifts, imagined_shifts
 
 ROWS = 500
 
@@ -96,11 +97,16 @@ def measure(
     makers = {name: maker(name) for name in penalties} | dict(own or {})
     train, held_out = fitted.parts
     state_size = held_out.states.shape[1]
-    simulator = simulator_for(fitted.dataset.environment, state_size) if simulate else None
-    if simulator is None:
+    task = driving_task(fitted.dataset.environment) if simulate else None
+    simulator = simulator_for(fitted.dataset.environment, state_size) if simulate and task is None else None
+    shifts: list[Shift] = []
+    if task is not None:
+        shifts = driving_shifts(task, rows)
+    elif simulator is not None:
+        shifts = data_shifts(held_out, fitted.dataset.environment, rows)
+    else:
         note("errors are taken on held-out transitions alone")
     _say_versions(fitted, simulator)
-    shifts = data_shifts(held_out, fitted.dataset.environment, rows) if simulator else []
     total = len(fitted.seeds) * len(makers)
     with progress("judging penalties", total) as advance:
         reports = []
@@ -157,19 +163,19 @@ class _Judge:
                 answer.penalties[name] = values
                 answer.microseconds[name] = microseconds
             advance(1, status=f"seed {self.seed}: {name}")
-        truth = "simulator" if self.simulator else "held-out transitions"
+        truth = "simulator" if shifts else "held-out transitions"
         return Report(self.fitted.dataset.reference, self.seed, truth, len(self.data), scales, judged)
 
     def _questions(self, shifts: list[Shift], rows: int) -> Iterator[tuple[str, Array, np.ndarray]]:
         """For each shift its name, embeddings and true errors."""
-        if self.simulator is None:
+        if not shifts:
             chosen = np.sort(np.random.default_rng(0).permutation(len(self.known))[:rows])
             errors = np.asarray(self.known.residuals[chosen])
             yield "held-out", self.known.embeddings[chosen], errors
             return
-        for shift in [*shifts, *imagined_shifts(self.fitted, self.model, self.held_out, rows)]:
-            pairs = zip(shift.states, shift.actions, strict=True)
-            truth = np.array([self.simulator.successor(state, np.asarray(action)) for state, action in pairs])
+        imagined = imagined_shifts(self.fitted, self.model, self.held_out, rows) if self.simulator else []
+        for shift in [*shifts, *imagined]:
+            truth = self._truth(shift)
             known = np.isfinite(truth).all(axis=1)
             if known.sum() < 2:
                 note(f"{shift.name}: the simulator knows hardly any of these states; left out")
@@ -177,6 +183,14 @@ class _Judge:
             embeddings, predicted = _predict(self.model, self.scaling, shift)
             wrong = rms(predicted - self.scaling.states(truth))
             yield shift.name, embeddings[known], np.asarray(wrong)[known]
+
+    def _truth(self, shift: Shift) -> Float[np.ndarray, "n state"]:
+        """The real successors of a shift's rows, NaN where the simulator knows no such state."""
+        if shift.successors is not None:
+            return shift.successors
+        assert self.simulator is not None
+        pairs = zip(shift.states, shift.actions, strict=True)
+        return np.array([self.simulator.successor(state, np.asarray(action)) for state, action in pairs])
 
 
 def _predict(model: LatentModel, scaling: Scaling, shift: Shift) -> tuple[Array, Array]:

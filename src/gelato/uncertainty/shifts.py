@@ -4,8 +4,13 @@
 and `expert` are states and actions of other policies in the real simulator. `imagined` and `imagined-expert` are the
 shift a policy causes in the model (Lu et al., ICLR 2022): rollouts of the model itself, 1 to 20 steps deep, driven by
 the cloned behaviour policy and by the expert.
+
+A driving simulator cannot be put into an observed state, but it can be copied where it is: there `held-out` are fresh
+episodes of the data's driver, `uniform` other actions in copies of every state on the way, `random` fresh episodes of
+random actions; nothing is known of imagined states.
 """
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +25,13 @@ from gelato.data.generate import Episode, run_episodes
 from gelato.data.recipes import RECIPES, Recipe
 from gelato.data.spaces import Discrete, to_gymnasium
 from gelato.data.transitions import Transitions
+from gelato.envs import make_environment
+from gelato.envs.driving import DrivingTask
 from gelato.envs.scores import task_of
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel
+from gelato.progress import progress
 
 DEPTH = 20
 # Standard deviations of the noise on actions, as shares of half the action range.
@@ -35,13 +43,17 @@ _EPISODES = 10
 
 @dataclass(frozen=True)
 class Shift:
-    """States and actions in the data's units, how far each departs, and the latent state where the model chose it."""
+    """States and actions in the data's units, and how far each departs.
+
+    `latents` are the model's own where it imagined the state, `successors` the truth where it was seen on the way.
+    """
 
     name: str
     states: Float[np.ndarray, "n state"]
     actions: Num[np.ndarray, "n *action"]
     levels: Float[np.ndarray, " n"]
     latents: Float[np.ndarray, "n latent"] | None = None
+    successors: Float[np.ndarray, "n state"] | None = None
 
     def __len__(self) -> int:
         return len(self.states)
@@ -61,6 +73,41 @@ def data_shifts(held_out: Transitions, environment: str | None, rows: int, seed:
         levels = np.resize(NOISE, len(states))
         shifts.insert(1, Shift("perturbed", states, _noisy(held_out, actions, levels, rng), levels))
     return [*shifts, *(_of_policy(*pair, rows, rng) for pair in _other_policies(environment).items())]
+
+
+def driving_shifts(task: DrivingTask, rows: int, seed: int = _SEED) -> list[Shift]:
+    """The shifts of a simulator that can only be copied, with the truth of every row."""
+    drivers = {"held-out": task.name, "random": "random"}
+    visited = {name: _visited(task, driver, rows, seed) for name, driver in drivers.items()}
+    states, actions, successors, others, elsewhere = visited["held-out"]
+    ones, random = np.ones(len(states)), visited["random"]
+    return [
+        Shift("held-out", states, actions, np.zeros(len(states)), successors=successors),
+        Shift("uniform", states, others, ones, successors=elsewhere),
+        Shift("random", random[0], random[1], np.ones(len(random[0])), successors=random[2]),
+    ]
+
+
+def _visited(task: DrivingTask, driver: str, rows: int, seed: int) -> tuple[np.ndarray, ...]:
+    """States, actions and successors on the way of a driver, and what a uniform action would have led to."""
+    environment = make_environment(task.environment)
+    drive, wander = (load_policy(name, environment.action_space) for name in (driver, "random"))
+    rng = np.random.default_rng(seed)
+    found: list[tuple[Any, ...]] = []
+    with progress(f"{task.name}: driving ({driver})", rows) as advance:
+        while len(found) < rows:
+            seen, _ = environment.reset(seed=seed + len(found))
+            ended = False
+            while not ended and len(found) < rows:
+                other = wander(seen, rng)
+                elsewhere = copy.deepcopy(environment.unwrapped).step(other)[0]
+                action = drive(seen, rng)
+                after, _, terminated, truncated, _ = environment.step(action)
+                found.append((seen.ravel(), action, after.ravel(), other, elsewhere.ravel()))
+                seen, ended = after, terminated or truncated
+                advance(1)
+    environment.close()
+    return tuple(np.array(column) for column in zip(*found, strict=True))
 
 
 def imagined_shifts(fitted: FittedModel, model: LatentModel, held_out: Transitions, rows: int) -> list[Shift]:

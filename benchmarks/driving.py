@@ -1,0 +1,120 @@
+"""The paper's driving figure on this harness: six tasks × penalties × five seeds, from five episodes of data each.
+
+python benchmarks/driving.py --runs runs/driving
+
+Writes results/driving.json: a record for every evaluation on the way (`episodes` 10) and for the last policies
+(`episodes` 50), and the data's own. Resumable: what is in the results is skipped, what was interrupted goes on.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gelato.data.reference import load
+from gelato.data.transitions import Dataset
+from gelato.envs.driving import TASKS
+from gelato.methods import method_for, train_preset
+from gelato.pipeline import train
+from gelato.report.driving import as_table
+from gelato.results import Record, device, merge_records, read_records
+from gelato.runs import Run
+from gelato.trained import evaluate_run
+
+RESULTS = Path(__file__).parents[1] / "results" / "driving.json"
+KEYS = ("dataset", "method", "seed", "steps")
+METHODS = ("gelato", "gelato-l2", "gelato-ensemble", "gelato-none", "bc")
+
+
+def main() -> None:
+    """Train and evaluate what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", default=list(TASKS), help="of " + ", ".join(TASKS))
+    parser.add_argument("--runs", type=Path, default=Path("runs/driving"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, help="of PPO; the preset's unless told")
+    parser.add_argument("--episodes", type=int, default=50, help="of the last evaluation")
+    parser.add_argument("--evaluations", type=int, help="on the way; the preset's unless told")
+    parser.add_argument("--penalty-weight", type=float)
+    arguments = parser.parse_args()
+    for name in arguments.tasks:
+        begun = time.monotonic()
+        if not _there(arguments, name):
+            _run(arguments, name)
+        print(f"{name} in {time.monotonic() - begun:.0f} s", flush=True)
+    print(as_table(read_records(arguments.results)))
+
+
+def _there(arguments: argparse.Namespace, name: str) -> bool:
+    found = {
+        (record["method"], record["seed"]) for record in read_records(arguments.results) if record["dataset"] == name
+    }
+    return all((method, seed) in found for method in arguments.methods for seed in range(arguments.seeds))
+
+
+def _run(arguments: argparse.Namespace, name: str) -> None:
+    dataset = load(name)
+    config = train_preset("default", dataset)
+    if arguments.steps is not None:
+        config = replace(config, ppo=replace(config.ppo, total=arguments.steps))
+    config = replace(config, evaluations=arguments.evaluations or config.evaluations)
+    run = arguments.runs / name
+    methods = [method_for(method, dataset, penalty_weight=arguments.penalty_weight) for method in arguments.methods]
+    train(dataset, run, methods, seeds=arguments.seeds, config=config)
+    last = [
+        _record(name, row["method"], row["seed"], _steps(run, row["method"]), row)
+        for row in evaluate_run(run, arguments.episodes)
+    ]
+    final = {(record["method"], record["steps"]) for record in last}
+    on_the_way = [
+        _record(name, row["method"], int(row["seed"]), int(row["step"]), {**row, "episodes": config.episodes})
+        for path in sorted(run.glob("*/metrics.csv"))
+        for row in Run(path.parent).metrics
+        if row.get("return") and (row["method"], int(row["step"])) not in final
+    ]
+    merge_records(arguments.results, [_of_data(name, dataset), *on_the_way, *last], KEYS)
+
+
+def _steps(run: Path, method: str) -> int:
+    rows = [
+        row for path in run.glob("*/metrics.csv") for row in Run(path.parent).metrics if row.get("method") == method
+    ]
+    return max(int(row["step"]) for row in rows)
+
+
+def _record(name: str, method: str, seed: int, steps: int, row: Record) -> Record:
+    numbers = {field: float(row[field]) for field in ("return", "crash_rate", "length")}
+    return {
+        "dataset": name,
+        "method": method,
+        "seed": seed,
+        "steps": steps,
+        **{field: round(value, 4) for field, value in numbers.items()},
+        "episodes": row["episodes"],
+        "device": device(),
+    }
+
+
+def _of_data(name: str, dataset: Dataset) -> Record:
+    """The five episodes themselves."""
+    data = dataset.transitions
+    returns = [float(data.rewards[rows].sum()) for rows in data.episode_slices]
+    return {
+        "dataset": name,
+        "method": "data",
+        "seed": 0,
+        "steps": 0,
+        "return": round(float(np.mean(returns)), 4),
+        "crash_rate": None,
+        "length": float(np.mean([rows.stop - rows.start for rows in data.episode_slices])),
+        "episodes": len(returns),
+        "device": device(),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Make the partly trained drivers that the driving datasets come from, and measure them beside random actions.
+
+python benchmarks/driving_agents.py                  # all six, then results/driving_agents.json
+python benchmarks/driving_agents.py racetrack --whole # trained on, to see what a good driver reaches
+
+Each is stopped between random and good. Slow simulators start from the driver of a faster one.
+"""
+
+import argparse
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gelato.agents.online import Progress, train_online
+from gelato.agents.ppo import Learner, PPOConfig
+from gelato.data.generate import generate
+from gelato.data.recipes import RECIPES, Recipe
+from gelato.envs.driving import TASKS
+from gelato.results import merge_records
+
+HERE = Path(__file__).parents[1]
+RESULTS = HERE / "results" / "driving_agents.json"
+POLICIES = HERE / "src" / "gelato" / "data" / "policies"
+CONFIG = PPOConfig(episodes=8, steps=64, minibatches=8, passes=10, rate=5e-4, discount=0.95)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps until the driver is shipped, and until it is good; `begin` is the task whose driver it starts from."""
+
+    steps: int
+    whole: int
+    begin: str | None = None
+    discount: float = 0.95
+
+
+PLANS = {
+    "highway-fast": Plan(2_560, 18_432),
+    "highway": Plan(1_024, 1_024, begin="highway-fast"),
+    "roundabout": Plan(1_536, 12_288),
+    "intersection": Plan(3_072, 9_216),
+    "intersection-hard": Plan(1_024, 1_024, begin="intersection"),
+    "racetrack": Plan(4_608, 30_208, discount=0.98),
+}
+
+
+def main() -> None:
+    """Train, ship, measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", default=list(PLANS), help="of " + ", ".join(PLANS))
+    parser.add_argument("--whole", action="store_true", help="go on training after the driver is shipped")
+    parser.add_argument("--episodes", type=int, default=20, help="of random actions and of the shipped driver")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    shipped: dict[str, Learner] = {}
+    for name in arguments.tasks:
+        shipped[name] = _train(name, shipped, arguments.whole)
+        records = [_measured(name, policy, arguments.episodes) for policy in ("random", name)]
+        merge_records(arguments.results, records, ("dataset", "policy"))
+        print(records, flush=True)
+
+
+def _train(name: str, shipped: dict[str, Learner], whole: bool) -> Learner:
+    """The driver as it is shipped; its weights go to the package's data."""
+    plan, begun, kept = PLANS[name], time.monotonic(), []
+
+    def watch(progress: Progress) -> bool:
+        print(
+            f"{name} {progress.steps:,} steps: return {progress.episode_return:.2f}, length {progress.length:.1f}, "
+            f"{time.monotonic() - begun:.0f} s",
+            flush=True,
+        )
+        if progress.steps == plan.steps:
+            kept.append(progress.learner)
+        return True
+
+    train_online(
+        TASKS[name].environment,
+        replace(CONFIG, discount=plan.discount),
+        steps=plan.whole if whole else plan.steps,
+        learner=None if plan.begin is None else shipped[plan.begin],
+        watch=watch,
+    )
+    layers = enumerate(kept[0].actor.network.layers)
+    weights = {
+        f"{kind}{n}": np.asarray(x) for n, layer in layers for kind, x in (("w", layer.weight.T), ("b", layer.bias))
+    }
+    np.savez(POLICIES / f"{name}.npz", **weights)
+    return kept[0]
+
+
+def _measured(name: str, policy: str, episodes: int) -> dict[str, object]:
+    recipe = Recipe(name, RECIPES[name].environment, (policy,), episodes, "", unit="episodes")
+    found = list(generate(recipe, episodes, seed=1))
+    returns = np.array([episode.rewards.sum() for episode in found])
+    return {
+        "dataset": name,
+        "policy": policy if policy == "random" else "partly trained",
+        "steps": 0 if policy == "random" else PLANS[name].steps,
+        "begun_from": None if policy == "random" else PLANS[name].begin,
+        "episodes": episodes,
+        "return": float(returns.mean()),
+        "return_std": float(returns.std()),
+        "length": float(np.mean([len(episode) for episode in found])),
+    }
+
+
+if __name__ == "__main__":
+    main()
