@@ -39,7 +39,7 @@ class Plan:
 PLANS = {
     "highway-fast": Plan(2_560, 18_432),
     "highway": Plan(1_024, 1_024, begin="highway-fast"),
-    "roundabout": Plan(1_536, 12_288),
+    "roundabout": Plan(2_048, 12_288),
     "intersection": Plan(3_072, 9_216),
     "intersection-hard": Plan(1_024, 1_024, begin="intersection"),
     "racetrack": Plan(4_608, 30_208, discount=0.98),

@@ -16,7 +16,7 @@ import numpy as np
 from gelato.model.latent import LatentModel
 from gelato.model.training import load_model
 from gelato.results import record_speed
-from gelato.uncertainty.build import PENALTIES, build_penalty
+from gelato.uncertainty.build import PENALTIES, build_penalty, segments_for
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
 
@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--points", type=int)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--penalties", nargs="+", default=list(PENALTIES), choices=PENALTIES)
+    parser.add_argument("--solved", action="store_true", help="solve for geodesics, where training takes chords")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     fitted = load_model(arguments.run)
@@ -56,13 +58,15 @@ def main() -> None:
     data = embed(model, fitted.scaling, train, arguments.points)
     known = embed(model, fitted.scaling, held_out, STEPS)
     embeddings = jnp.resize(known.embeddings, (STEPS, known.embeddings.shape[1]))
-    penalties = {name: build_penalty(name, model, data, known) for name in PENALTIES}
-    ensemble = seconds(model, penalties["ensemble"], embeddings, arguments.rounds)
-    for name, penalty in penalties.items():
+    ensemble = seconds(model, build_penalty("ensemble", model, data, known), embeddings, arguments.rounds)
+    segments = None if arguments.solved else segments_for(model, train)
+    for name in arguments.penalties:
+        penalty = build_penalty(name, model, data, known, segments=segments)
         value = ensemble if name == "ensemble" else seconds(model, penalty, embeddings, arguments.rounds)
+        how = " (geodesics solved for)" if arguments.solved else ""
         record = record_speed(
             arguments.results,
-            f"penalise {STEPS:,} imagined steps by {name}, {len(data):,} data points",
+            f"penalise {STEPS:,} imagined steps by {name}{how}, {len(data):,} data points",
             round(1000 * value, 2),
             "ms",
             f"by ensemble, {1000 * ensemble:,.2f} ms",

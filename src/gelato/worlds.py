@@ -22,7 +22,7 @@ from gelato.model.fit import normalised_batch
 from gelato.model.latent import Scaling
 from gelato.model.training import FittedModel, split_for
 from gelato.progress import working
-from gelato.uncertainty.build import build_penalty
+from gelato.uncertainty.build import build_penalty, segments_for
 from gelato.uncertainty.calibration import SAMPLE, calibrate, calibrate_on
 from gelato.uncertainty.embedded import embed, uniform_actions
 from gelato.uncertainty.penalty import AbstractPenalty, Nothing
@@ -72,8 +72,7 @@ def latent_penalties(
     """Calibrated penalties of one seed by name, with neighbours among at most `points` transitions."""
     model, (train, held_out) = fitted.seed(index), fitted.parts
     data, known = (embed(model, fitted.scaling, part, points) for part in (train, held_out))
-    # Where the latent space has room for every change of state, a chord is as good as a geodesic.
-    segments = 1 if model.latent_size >= train.states.shape[1] else 2
+    segments = segments_for(model, train)
     raw = {
         name: build_penalty(name, model, data, known, k=min(neighbours, len(data) - 1), segments=segments)
         for name in names

@@ -1,4 +1,4 @@
-"""Another library as Algorithm 1's "RL algorithm": Stable-Baselines3's PPO on the pessimistic MDP, and ours beside it."""
+"""Another library as Algorithm 1's "RL algorithm": Stable-Baselines3's PPO on the pessimistic MDP; and beside ours."""
 
 import equinox as eqx
 import jax

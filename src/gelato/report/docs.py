@@ -160,6 +160,7 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
         }
     ),
     "uncertainty": _uncertainty,
+    "driving_uncertainty": _uncertainty,
     "penalty_weights": _penalty_weights,
     "driving": as_table,
     "driving_agents": _rows(

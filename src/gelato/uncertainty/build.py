@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gelato.data.transitions import Transitions
 from gelato.errors import InputError
 from gelato.geometry import AbstractMetric, Composite, EnsemblePullback, prepare
 from gelato.model.latent import LatentModel
@@ -94,6 +95,11 @@ def build_penalty(
     if name not in makers:
         raise InputError(f"penalty {name!r} is not one of {', '.join(makers)}")
     return makers[name]()
+
+
+def segments_for(model: LatentModel, data: Transitions) -> int:
+    """One where the latent space has room for every change of state, so that a chord is as good as a geodesic."""
+    return 1 if model.latent_size >= data.states.shape[1] else 2
 
 
 class Stepped(eqx.Module):
