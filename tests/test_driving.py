@@ -1,0 +1,146 @@
+"""Driving as a user meets it: from five episodes to a driver, judged, drawn, refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gelato.agents.ppo import PPOConfig
+from gelato.agents.sac import SACConfig
+from gelato.baselines.ensemble import EnsembleConfig
+from gelato.cli import main
+from gelato.data.reference import load
+from gelato.data.transitions import Dataset
+from gelato.envs.driving import TASKS
+from gelato.errors import InputError
+from gelato.methods import TrainConfig, method_for, train_preset
+from gelato.model import training
+from gelato.model.config import preset
+from gelato.model.training import load_model
+from gelato.pipeline import train
+from gelato.report.driving import as_table, draw_driving
+from gelato.report.one_turn import one_turn
+from gelato.uncertainty.instrument import measure
+from gelato.uncertainty.shifts import driving_shifts
+
+METHODS = ("gelato", "gelato-none", "sac", "bc")
+
+
+@pytest.fixture(scope="module")
+def dataset(shared_store: Path) -> Dataset:
+    return load("roundabout,episodes=2")
+
+
+@pytest.fixture(scope="module")
+def finished(dataset: Dataset, tmp_path_factory) -> Path:
+    """Drivers that learned nothing to speak of."""
+    run = tmp_path_factory.mktemp("runs") / "roundabout"
+    model = replace(preset("default", dataset), decoders=2, hidden=(8,), forward_hidden=(8,), batch_size=8)
+    sac = SACConfig(hidden=(8,), batch_size=8, updates=2, epoch=1)
+    ppo = PPOConfig(hidden=(8,), total=8, episodes=2, steps=2, minibatches=2, passes=1, horizon=2)
+    config = TrainConfig(model, EnsembleConfig(), sac, ppo, neighbours=3, evaluations=2, episodes=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_run_phase", lambda *arguments: arguments[5])
+        train(dataset, run, [method_for(name, dataset) for name in METHODS], config=config, workers=1)
+    return run
+
+
+def test_ppo_drives_in_models_sac_learns_from_logged_steps_and_all_are_evaluated(finished: Path) -> None:
+    records = json.loads((finished / "results.json").read_text())
+    assert {r["method"]: r["steps"] for r in records} == {"gelato": 8, "gelato-none": 8, "sac": 2, "bc": 2}
+    assert all(r["crash_rate"] in (0.0, 1.0) and 1 <= r["length"] <= 11 for r in records)
+    assert {path.parent.name for path in finished.glob("*/last.npz")} == {"latent", "logged", "clones"}
+    assert "value_loss" in (finished / "latent" / "metrics.csv").read_text().splitlines()[0]
+
+
+def test_a_driver_can_be_watched(finished: Path, tmp_path: Path, capsys) -> None:
+    from PIL import Image
+
+    main(["evaluate", str(finished), "--episodes", "1", "--video", str(tmp_path / "drive.gif"), "--json"])
+    records = json.loads(capsys.readouterr().out)["records"]
+    assert [r["method"] for r in records] == list(METHODS) and all(r["crash_rate"] in (0.0, 1.0) for r in records)
+    with Image.open(tmp_path / "drive.gif") as picture:
+        # Fifteen pictures a second: more than one a decision.
+        assert picture.n_frames > records[0]["length"]
+
+
+def test_copied_simulators_tell_what_other_actions_would_have_led_to() -> None:
+    held_out, uniform, random = driving_shifts(TASKS["roundabout"], 12)
+    assert [shift.name for shift in (held_out, uniform, random)] == ["held-out", "uniform", "random"]
+    np.testing.assert_array_equal(held_out.states, uniform.states)
+    within = np.flatnonzero((held_out.successors[:-1] == held_out.states[1:]).all(axis=1))
+    assert len(within) >= 8
+    same = held_out.actions == uniform.actions
+    agree = (held_out.successors == uniform.successors).all(axis=1)
+    # Another action may come to the same: there is not always a lane to change to.
+    assert agree[same].all() and not agree[~same].all()
+
+
+def test_penalties_are_judged_on_the_road(finished: Path) -> None:
+    (report,) = measure(load_model(finished / "model"), penalties=("ensemble", "geodesic"), rows=20)
+    records = report.records()
+    assert {r["shift"] for r in records} == {"held-out", "uniform", "random"}
+    assert all(r["truth"] == "simulator" and r["rows"] == 20 and np.isfinite(r["spearman"]) for r in records)
+
+
+def test_an_episode_of_the_data_can_be_driven_again(dataset: Dataset, finished: Path, tmp_path: Path) -> None:
+    turn = one_turn(dataset)
+    assert turn is not None and len(turn.frames) == len(turn.rows) == 5 and turn.frames[0].shape == (600, 600, 3)
+    assert np.abs(turn.frames[0].astype(int) - turn.frames[-1]).max() > 50
+    out = tmp_path / "embedding.png"
+    main(["figure", "embedding", "--run", str(finished / "model"), "--out", str(out)])
+    assert out.stat().st_size > 20_000
+
+
+def records_of(task: str) -> list[dict]:
+    def record(method: str, seed: int, steps: int, value: float) -> dict:
+        crash = None if method == "data" else 0.25
+        return {"dataset": task, "method": method, "seed": seed, "steps": steps, "return": value} | {
+            "crash_rate": crash,
+            "length": 9.0,
+            "episodes": 50,
+        }
+
+    curves = [
+        record(method, seed, steps, value + seed)
+        for method, value in (("gelato", 5.0), ("gelato-l2", 3.0))
+        for seed in (0, 1)
+        for steps in (100, 200)
+    ]
+    return [*curves, record("bc", 0, 2, 4.0), record("data", 0, 0, 4.5)]
+
+
+def test_table_and_figure_show_the_last_policies_and_mark_the_best(tmp_path: Path) -> None:
+    records = records_of("intersection") + records_of("racetrack")
+    table = as_table(records)
+    assert "| racetrack | gelato | **5.50 ± 0.71** | 25% | 9.0 | 2 | 50 |" in table
+    assert "| racetrack | the data itself | 4.50 | – | 9.0 | 1 | 50 |" in table
+    draw_driving(records, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 20_000
+    with pytest.raises(InputError, match="no records of driving"):
+        draw_driving([{**record, "dataset": "other"} for record in records], tmp_path / "b.png")
+
+
+def test_data_of_other_observations_than_the_environments_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+    elsewhere = replace(dataset, environment=TASKS["intersection"].environment)
+    with pytest.raises(InputError, match=r"has observations \(15, 7\) .* install the version the data was recorded"):
+        train(elsewhere, tmp_path / "run", [method_for("bc", elsewhere)], config=train_preset("small", elsewhere))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["figure", "driving", "--run", "nothing.json", "--out", "x.png"], "no such file"),
+        (["data", "make", "roundabout", "--transitions", "50"], "is counted in episodes"),
+        (["data", "make", "roundabout", "--episodes", "0"], "at least 1"),
+    ],
+)
+def test_bad_input_is_one_line(shared_store, tmp_path, monkeypatch, capsys, arguments, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and message in error and "Traceback" not in error
