@@ -2,7 +2,7 @@
 
 python benchmarks/driving.py --runs runs/driving
 
-Writes results/driving.json: a record for every evaluation on the way (`episodes` 10) and for the last policies
+Writes results/driving.json: a record for every evaluation on the way (`episodes` 5) and for the last policies
 (`episodes` 50), and the data's own. Resumable: what is in the results is skipped, what was interrupted goes on.
 """
 
@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of PPO; the preset's unless told")
     parser.add_argument("--episodes", type=int, default=50, help="of the last evaluation")
     parser.add_argument("--evaluations", type=int, help="on the way; the preset's unless told")
+    parser.add_argument("--way-episodes", type=int, default=5, help="of an evaluation on the way")
     parser.add_argument("--penalty-weight", type=float)
     arguments = parser.parse_args()
     for name in arguments.tasks:
@@ -61,7 +62,8 @@ def _run(arguments: argparse.Namespace, name: str) -> None:
     config = train_preset("default", dataset)
     if arguments.steps is not None:
         config = replace(config, ppo=replace(config.ppo, total=arguments.steps))
-    config = replace(config, evaluations=arguments.evaluations or config.evaluations)
+    evaluations = arguments.evaluations or config.evaluations
+    config = replace(config, evaluations=evaluations, episodes=arguments.way_episodes)
     run = arguments.runs / name
     methods = [method_for(method, dataset, penalty_weight=arguments.penalty_weight) for method in arguments.methods]
     train(dataset, run, methods, seeds=arguments.seeds, config=config)

@@ -50,6 +50,26 @@ def test_a_flat_metric_makes_geodesic_euclidean(data: EmbeddedData, held_out: Em
     np.testing.assert_allclose(penalise(flat, e), penalise(plain, e), rtol=1e-4)
 
 
+def test_lengths_between_images_are_bounds_that_meet_the_geodesic_for_near_points(
+    model: LatentModel, data: EmbeddedData, held_out: EmbeddedData, penalties: dict[str, AbstractPenalty]
+) -> None:
+    chord, bent, four = (
+        build_penalty("geodesic", model, data, held_out, k=3, shortlist=3, segments=segments) for segments in (1, 2, 4)
+    )
+    e = held_out.embeddings[:20]
+    short, longer, longest = (penalise(penalty, e) for penalty in (chord, bent, four))
+    assert (short <= longer * (1 + 1e-5)).all() and (longer <= longest * (1 + 1e-5)).all()
+    # A hair beside a data point all of them are the speed of the metric times the distance.
+    beside = data.embeddings[:5] + 1e-3 * jax.random.normal(jax.random.key(0), data.embeddings[:5].shape)
+    near = [
+        penalise(build_penalty("geodesic", model, data, held_out, k=1, segments=segments), beside)
+        for segments in (None, 1, 2)
+    ]
+    np.testing.assert_allclose(near[1], near[0], rtol=0.02)
+    np.testing.assert_allclose(near[2], near[0], rtol=0.02)
+    np.testing.assert_allclose(short, penalise(penalties["geodesic"], e), rtol=0.2)
+
+
 @pytest.mark.parametrize("name", PENALTIES)
 def test_penalties_are_never_negative_and_compiled_calls_agree_with_plain_ones(
     name: str, penalties: dict[str, AbstractPenalty], held_out: EmbeddedData
