@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, help="on the way; the preset's unless told")
     parser.add_argument("--way-episodes", type=int, default=5, help="of an evaluation on the way")
     parser.add_argument("--penalty-weight", type=float)
+    parser.add_argument("--models", type=Path, help="folder of an earlier run's tasks, whose models are used again")
     arguments = parser.parse_args()
     for name in arguments.tasks:
         begun = time.monotonic()
@@ -66,7 +67,8 @@ def _run(arguments: argparse.Namespace, name: str) -> None:
     config = replace(config, evaluations=evaluations, episodes=arguments.way_episodes)
     run = arguments.runs / name
     methods = [method_for(method, dataset, penalty_weight=arguments.penalty_weight) for method in arguments.methods]
-    train(dataset, run, methods, seeds=arguments.seeds, config=config)
+    model = None if arguments.models is None else arguments.models / name / "model"
+    train(dataset, run, methods, seeds=arguments.seeds, config=config, model=model)
     last = [
         _record(name, row["method"], row["seed"], _steps(run, row["method"]), row)
         for row in evaluate_run(run, arguments.episodes)

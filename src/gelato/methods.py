@@ -42,7 +42,7 @@ class Method:
 
 # λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ serves them all.
 _WEIGHTS = {"hopper": 10.0, "walker2d": 10.0, "halfcheetah": 10.0}
-_DRIVING, _OTHERWISE = 1.0, 4.0
+_OTHERWISE = 4.0
 _REAL_SHARE = 0.05
 
 METHODS: dict[str, Method] = {
@@ -72,8 +72,7 @@ def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_
     if method.space == "latent" and dataset.environment == FOUR_ROOMS_GOAL:
         method = replace(method, real_share=0.5)
     if method.penalty_weight:
-        otherwise = _OTHERWISE if driving_task(dataset.environment) is None else _DRIVING
-        weight = _WEIGHTS.get(task_of(dataset.environment) or "", otherwise)
+        weight = _WEIGHTS.get(task_of(dataset.environment) or "", _OTHERWISE)
         method = replace(method, penalty_weight=weight if penalty_weight is None else penalty_weight)
     return method
 

@@ -34,8 +34,9 @@ def list_() -> None:
         default = Named(recipe, recipe.size)
         made = ([default] if store.exists(default.dataset_id) else []) + made_before(recipe)
         sizes = ", ".join(f"{named.size:,} (seed {named.seed})" for named in made)
-        rows.append((recipe.name, f"{recipe.size:,} {recipe.unit}", recipe.description, sizes or "-"))
-    print_table(("name", "size", "made of", "made here"), rows)
+        size = f"{recipe.size:,}" + (" episodes" if recipe.unit == "episodes" else "")
+        rows.append((recipe.name, size, recipe.description, sizes or "-"))
+    print_table(("name", "transitions", "made of", "made here"), rows)
 
 
 @data.command

@@ -17,7 +17,7 @@ def figure(
     name: Positional[Annotated[str, tyro.conf.arg(metavar="{four-rooms,curve,embedding,penalties,paths,driving}")]],
     run: Path,
     out: Path,
-    points: int = 500,
+    points: int | None = None,
 ) -> None:
     """Draw a figure of a fitted model, or of trained policies, into a file.
 
@@ -34,17 +34,17 @@ def figure(
         run: Folder of a fitted model (`gelato model fit`); for `paths` of `gelato train`; for `driving` the file of
             records that `benchmarks/driving.py` writes.
         out: The file to write (.png, .pdf or .svg).
-        points: Points of `embedding`; the work grows with their square.
+        points: Points of `embedding`, 500 or all there are unless told; the work grows with their square.
     """
     if name not in _NAMES:
         raise InputError(f"no figure is called {name!r}; there are {', '.join(_NAMES)}")
-    if points < _FEWEST_POINTS:
+    if points is not None and points < _FEWEST_POINTS:
         raise InputError(f"--points {points} must be at least {_FEWEST_POINTS}")
     check_picture(out)
     _draw(name, run, out, points)
 
 
-def _draw(name: str, run: Path, out: Path, points: int) -> None:
+def _draw(name: str, run: Path, out: Path, points: int | None) -> None:
     if name == "paths":
         from gelato.report.paths_figure import draw_paths
 

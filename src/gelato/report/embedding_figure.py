@@ -15,6 +15,7 @@ from scipy.spatial.distance import cdist
 from sklearn.manifold import TSNE
 
 from gelato.data.transitions import Transitions
+from gelato.errors import InputError
 from gelato.geometry import Near, pairwise
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
@@ -24,12 +25,13 @@ from gelato.report.rooms import decoder_metric, geodesic_distances
 from gelato.report.style import GREY, INK, MARK, save
 
 EPISODES = 3
+_POINTS = 500
 
 
-def draw_embedding(fitted: FittedModel, path: Path, points: int) -> None:
+def draw_embedding(fitted: FittedModel, path: Path, points: int | None = None) -> None:
     """Draw both layouts side by side, coloured by the time in the trajectory; of driving data with pictures."""
     data = fitted.dataset.transitions
-    rows = choose_rows(data, min(points, len(data)))
+    rows = choose_rows(data, points or min(_POINTS, len(data)))
     model = fitted.seed(0)
     states = jnp.asarray(fitted.scaling.states(np.asarray(data.states)[rows]))
     codes = np.asarray(jax.vmap(lambda state: model.encode(state).mean)(states))
@@ -99,6 +101,8 @@ def _trajectories(axes: Axes, layout: np.ndarray, data: Transitions, rows: Int[n
 
 def choose_rows(data: Transitions, points: int) -> Int[np.ndarray, " points"]:
     """The first steps of the first episodes, one after the other: a third of the points of each, or all it has."""
+    if points > len(data):
+        raise InputError(f"--points {points}: the data has only {len(data)} transitions")
     share = -(-points // EPISODES)
     while True:
         chosen = [np.arange(episode.start, min(episode.stop, episode.start + share)) for episode in data.episode_slices]
