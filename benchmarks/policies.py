@@ -48,12 +48,16 @@ def main() -> None:
     else:
         what = f"{ITERATIONS} iterations of PPO of {config.ppo.steps_taken:,} steps each, {fitted.dataset.reference}"
     for record in (
-        (f"{what}, {many} seeds, geodesic penalty", geodesic, f"ensemble penalty, {ensemble:.2f} s", ensemble),
-        (f"{what}, geodesic penalty, {many} seeds", geodesic, f"one seed, {one:.2f} s", one),
+        (f"{what}, {_seeds(many)}, geodesic penalty", geodesic, f"ensemble penalty, {ensemble:.2f} s", ensemble),
+        (f"{what}, geodesic penalty, {_seeds(many)}", geodesic, f"one seed, {one:.2f} s", one),
     ):
         name, value, against, base = record
         print(record_speed(arguments.results, name, round(value, 3), "s", against, value / base), flush=True)
     print("peak bytes on the device:", (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"))
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def seconds(fitted: FittedModel, method: str, config: TrainConfig, rounds: int) -> float:

@@ -73,7 +73,7 @@ def draw_driving(records: Sequence[Record], path: Path) -> None:
     tasks = [name for name in TASKS if any(record["dataset"] == name for record in records)]
     if not tasks:
         raise InputError("the file holds no records of driving; `python benchmarks/driving.py` writes them")
-    figure = Figure(figsize=(2.1 * max(len(tasks), 2), 4.2), layout="constrained")
+    figure = Figure(figsize=(max(2.1 * len(tasks), 8.0), 4.2), layout="constrained")
     axes = figure.subplots(2, len(tasks), sharex="col", squeeze=False)
     for column, task in enumerate(tasks):
         own = [record for record in records if record["dataset"] == task]
