@@ -41,7 +41,7 @@ layers: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 benchmark: $(INSTALLED)
 	$(BIN)/python benchmarks/generation.py

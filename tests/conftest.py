@@ -12,6 +12,15 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_llv
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
+# A worker takes a file at a time: those with one long preparation go first, so that the last one to end is short.
+_LONG = ("test_readme.py", "test_train.py", "test_driving.py", "test_fit.py", "test_instrument.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first."""
+    items.sort(key=lambda item: item.path.name not in _LONG)
+
+
 REALDATA = Path(__file__).parents[2] / "shared" / "realdata"
 
 

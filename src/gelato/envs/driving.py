@@ -140,6 +140,12 @@ def driving_task(environment: str | None) -> DrivingTask | None:
     return _BY_ENVIRONMENT.get(environment or "")
 
 
+def drives(environment: str | None) -> bool:
+    """Whether an environment id is one of these tasks or of highway-env's own, such as `intersection-v0`."""
+    name = (environment or "").lower()
+    return any(road in name for road in ("highway", "roundabout", "intersection", "racetrack"))
+
+
 def crashed(info: Mapping[str, Any]) -> bool:
     """Whether a step ended against another car or off the road."""
     return bool(info.get("crashed")) or not info.get("rewards", {}).get("on_road_reward", True)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from gelato.data.transitions import Dataset
 from gelato.envs import FOUR_ROOMS, FOUR_ROOMS_GOAL
-from gelato.envs.driving import driving_task
+from gelato.envs.driving import drives
 from gelato.errors import InputError
 from gelato.model.networks import SMOOTH
 from gelato.model.objective import TERMS
@@ -105,7 +105,7 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
     if name == "paper":
         if environment in (FOUR_ROOMS, FOUR_ROOMS_GOAL):
             return replace(PAPER, latent_size=2)
-        if driving_task(environment) is not None:
+        if drives(environment):
             return replace(PAPER, batch_size=32, updates=10_000, variance_updates=2_000)
         return PAPER
     if environment == FOUR_ROOMS_GOAL:
@@ -133,7 +133,7 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
             updates=10_000,
             variance_updates=2_000,
         )
-    if driving_task(environment) is not None:
+    if drives(environment):
         return replace(
             DEFAULT,
             hidden=(128, 128),
