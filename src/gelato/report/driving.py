@@ -100,8 +100,7 @@ def _panel(axes: Axes, records: Sequence[Record], what: str) -> None:
         axes.plot(x, middle, color=colour, linestyle=line, marker=marker, markersize=3, linewidth=1.2, label=label)
         axes.fill_between(x, middle - half, middle + half, color=colour, alpha=0.15, linewidth=0)
     for name, label, style in (("bc", "cloning", (0, (1, 1))), ("data", "the data's driver", (0, (6, 2)))):
-        own = [record for record in records if record["method"] == name]
-        own = [record for record in own if record["steps"] == max(int(r["steps"] or 0) for r in own)]
+        own = last_records(records, str(records[0]["dataset"]), name)
         if own and own[0][what] is not None:
             axes.axhline(_mean(own, what), color=INK, linestyle=style, linewidth=0.9, label=label)
 
