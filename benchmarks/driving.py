@@ -16,12 +16,13 @@ import numpy as np
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
 from gelato.envs.driving import TASKS
+from gelato.evaluation.rollout import evaluator
 from gelato.methods import method_for, train_preset
 from gelato.pipeline import train
 from gelato.report.driving import as_table
 from gelato.results import Record, device, merge_records, read_records
 from gelato.runs import Run
-from gelato.trained import evaluate_run
+from gelato.trained import environment_for, trained_policies
 
 RESULTS = Path(__file__).parents[1] / "results" / "driving.json"
 KEYS = ("dataset", "method", "seed", "steps")
@@ -41,21 +42,14 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, help="on the way; the preset's unless told")
     parser.add_argument("--way-episodes", type=int, default=5, help="of an evaluation on the way")
     parser.add_argument("--penalty-weight", type=float)
+    parser.add_argument("--workers", type=int, help="simulators side by side; one a core unless told")
     parser.add_argument("--models", type=Path, help="folder of an earlier run's tasks, whose models are used again")
     arguments = parser.parse_args()
     for name in arguments.tasks:
         begun = time.monotonic()
-        if not _there(arguments, name):
-            _run(arguments, name)
+        _run(arguments, name)
         print(f"{name} in {time.monotonic() - begun:.0f} s", flush=True)
     print(as_table(read_records(arguments.results)))
-
-
-def _there(arguments: argparse.Namespace, name: str) -> bool:
-    found = {
-        (record["method"], record["seed"]) for record in read_records(arguments.results) if record["dataset"] == name
-    }
-    return all((method, seed) in found for method in arguments.methods for seed in range(arguments.seeds))
 
 
 def _run(arguments: argparse.Namespace, name: str) -> None:
@@ -68,26 +62,38 @@ def _run(arguments: argparse.Namespace, name: str) -> None:
     run = arguments.runs / name
     methods = [method_for(method, dataset, penalty_weight=arguments.penalty_weight) for method in arguments.methods]
     model = None if arguments.models is None else arguments.models / name / "model"
-    train(dataset, run, methods, seeds=arguments.seeds, config=config, model=model)
-    last = [
-        _record(name, row["method"], row["seed"], _steps(run, row["method"]), row)
-        for row in evaluate_run(run, arguments.episodes)
-    ]
-    final = {(record["method"], record["steps"]) for record in last}
+    trained = train(dataset, run, methods, seeds=arguments.seeds, config=config, model=model, workers=arguments.workers)
+    steps = {(row["method"], row["seed"]): row["steps"] for row in trained}
     on_the_way = [
         _record(name, row["method"], int(row["seed"]), int(row["step"]), {**row, "episodes": config.episodes})
         for path in sorted(run.glob("*/metrics.csv"))
         for row in Run(path.parent).metrics
-        if row.get("return") and (row["method"], int(row["step"])) not in final
+        if row.get("return") and int(row["step"]) < steps[row["method"], int(row["seed"])]
     ]
-    merge_records(arguments.results, [_of_data(name, dataset), *on_the_way, *last], KEYS)
+    merge_records(arguments.results, [_of_data(name, dataset), *on_the_way], KEYS)
+    _evaluate(arguments, name, run, steps)
 
 
-def _steps(run: Path, method: str) -> int:
-    rows = [
-        row for path in run.glob("*/metrics.csv") for row in Run(path.parent).metrics if row.get("method") == method
-    ]
-    return max(int(row["step"]) for row in rows)
+def _evaluate(arguments: argparse.Namespace, name: str, run: Path, steps: dict[tuple[str, int], int]) -> None:
+    """The last policies, one after the other: what is interrupted loses one of them."""
+    there = {
+        (record["method"], record["seed"], record["steps"])
+        for record in read_records(arguments.results)
+        if record["dataset"] == name and record["episodes"] == arguments.episodes
+    }
+    policies = trained_policies(run)
+    with evaluator(environment_for(policies[0]), arguments.workers) as evaluate:
+        for trained in policies:
+            label = (trained.method, trained.seed)
+            if (*label, steps[label]) not in there:
+                [found] = evaluate([trained.policy], arguments.episodes)
+                row = {
+                    "return": found.mean,
+                    "crash_rate": found.crash_rate,
+                    "length": found.lengths.mean(),
+                    "episodes": arguments.episodes,
+                }
+                merge_records(arguments.results, [_record(name, *label, steps[label], row)], KEYS)
 
 
 def _record(name: str, method: str, seed: int, steps: int, row: Record) -> Record:

@@ -23,7 +23,9 @@ from gelato.results import merge_records
 HERE = Path(__file__).parents[1]
 RESULTS = HERE / "results" / "driving_agents.json"
 POLICIES = HERE / "src" / "gelato" / "data" / "policies"
-CONFIG = PPOConfig(episodes=8, steps=64, minibatches=8, passes=10, rate=5e-4, discount=0.95)
+# The shipped drivers began with plain weights, and they are ReLU networks.
+BEGUN = {"activation": "relu", "orthogonal": False}
+CONFIG = PPOConfig(episodes=8, steps=64, minibatches=8, passes=10, rate=5e-4, discount=0.95, **BEGUN)
 
 
 @dataclass(frozen=True)

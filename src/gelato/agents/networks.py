@@ -22,9 +22,17 @@ class Actor(eqx.Module):
     network: MLP
     space: ActionSpace = eqx.field(static=True)
 
-    def __init__(self, latent_size: int, space: ActionSpace, hidden: Sequence[int], *, key: PRNGKeyArray) -> None:
+    def __init__(
+        self,
+        latent_size: int,
+        space: ActionSpace,
+        hidden: Sequence[int],
+        activation: str = "relu",
+        *,
+        key: PRNGKeyArray,
+    ) -> None:
         outputs = space.n if isinstance(space, Discrete) else 2 * space.size
-        self.network = MLP(latent_size, outputs, hidden, "relu", key=key)
+        self.network = MLP(latent_size, outputs, hidden, activation, key=key)
         self.space = space
 
     def sample(self, z: Float[Array, " latent"], *, key: PRNGKeyArray) -> Float[Array, " action"]:

@@ -48,6 +48,8 @@ NEIGHBOURS = 20
 _FEW_NEIGHBOURS, _FEW = 5, 1_000
 _LEAST_SHARE = 0.1
 _HELD_OUT = 1024
+# Latent dimensions in which chords and solved geodesics order state-actions alike (docs/driving.md).
+_ROOM = 16
 
 
 def maker(name: str) -> Maker:
@@ -99,7 +101,7 @@ def build_penalty(
 
 def segments_for(model: LatentModel, data: Transitions) -> int:
     """One where the latent space has room for every change of state, so that a chord is as good as a geodesic."""
-    return 1 if model.latent_size >= data.states.shape[1] else 2
+    return 1 if model.latent_size >= min(_ROOM, data.states.shape[1]) else 2
 
 
 class Stepped(eqx.Module):
