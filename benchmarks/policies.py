@@ -5,6 +5,7 @@ python benchmarks/policies.py runs/hopper --points 100000
 
 import argparse
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,19 +41,18 @@ def main() -> None:
     # A seed more than once costs what another seed would.
     fitted = fitted.of_seeds(tuple(fitted.seeds[index % len(fitted.seeds)] for index in range(arguments.seeds)))
     many = len(fitted.seeds)
-    ensemble = seconds(fitted, "gelato-ensemble", config, arguments.rounds)
-    geodesic = seconds(fitted, "gelato", config, arguments.rounds)
-    one = seconds(fitted.of_seeds(fitted.seeds[:1]), "gelato", config, arguments.rounds)
+    epochs = [epoch(fitted, "gelato-ensemble", config), epoch(fitted, "gelato", config)]
+    if many > 1:
+        epochs.append(epoch(fitted.of_seeds(fitted.seeds[:1]), "gelato", config))
+    ensemble, geodesic, *one = seconds(epochs, arguments.rounds)
     if config.ppo is None:
         what = f"an epoch of {config.sac.epoch:,} updates with its imagined steps, {fitted.dataset.reference}"
     else:
         what = f"{ITERATIONS} iterations of PPO of {config.ppo.steps_taken:,} steps each, {fitted.dataset.reference}"
-    for record in (
-        (f"{what}, {_seeds(many)}, geodesic penalty", geodesic, f"ensemble penalty, {ensemble:.2f} s", ensemble),
-        (f"{what}, geodesic penalty, {_seeds(many)}", geodesic, f"one seed, {one:.2f} s", one),
-    ):
-        name, value, against, base = record
-        print(record_speed(arguments.results, name, round(value, 3), "s", against, value / base), flush=True)
+    records = [(f"{what}, {_seeds(many)}, geodesic penalty", f"ensemble penalty, {ensemble:.2f} s", ensemble)]
+    records += [(f"{what}, geodesic penalty, {_seeds(many)}", f"one seed, {alone:.2f} s", alone) for alone in one]
+    for name, against, base in records:
+        print(record_speed(arguments.results, name, round(geodesic, 3), "s", against, geodesic / base), flush=True)
     print("peak bytes on the device:", (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"))
 
 
@@ -60,21 +60,33 @@ def _seeds(count: int) -> str:
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
-def seconds(fitted: FittedModel, method: str, config: TrainConfig, rounds: int) -> float:
-    """The median time of an epoch, after one that compiles."""
-    chosen = replace(METHODS[method], penalty_weight=1.0)
-    world = latent_world(fitted, [chosen], config)
-    sac, ppo, times = config.sac, config.ppo, []
+def epoch(fitted: FittedModel, method: str, config: TrainConfig) -> Callable[[], None]:
+    """An epoch of that method, and another with every call."""
+    world = latent_world(fitted, [replace(METHODS[method], penalty_weight=1.0)], config)
+    sac, ppo = config.sac, config.ppo
     policies = new_policies(world, sac) if ppo is None else new_ppo_policies(world, ppo)
-    for _ in range(rounds + 1):
-        start = time.perf_counter()
+
+    def go_on() -> None:
+        nonlocal policies
         if ppo is None:
             policies, metrics = run_epoch(world, policies, config=sac, updates=sac.epoch)
         else:
             policies, metrics = run_iterations(world, policies, config=ppo, iterations=ITERATIONS)
         jax.block_until_ready(metrics)
-        times.append(time.perf_counter() - start)
-    return float(np.median(times[1:]))
+
+    return go_on
+
+
+def seconds(epochs: Sequence[Callable[[], None]], rounds: int) -> list[float]:
+    """Median times, taken in turns, so that a machine that slows down slows all; the first round compiles."""
+    times: list[list[float]] = []
+    for _ in range(rounds + 1):
+        times.append([])
+        for run in epochs:
+            start = time.perf_counter()
+            run()
+            times[-1].append(time.perf_counter() - start)
+    return np.median(times[1:], axis=0).tolist()
 
 
 if __name__ == "__main__":

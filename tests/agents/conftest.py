@@ -3,13 +3,12 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array
 
 from gelato.agents.sac import Terms
-from gelato.agents.world import World
+from gelato.agents.world import World, stacked
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.mdp.dynamics import AbstractDynamics, Imagined
 from gelato.uncertainty.penalty import AbstractPenalty, Nothing
@@ -17,14 +16,20 @@ from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 DISCOUNT = 0.9
 
 
+KINDS = ("constant", "sign", "delayed", "action", "both", "endless")
+
+
 class Tiny(AbstractDynamics):
-    """States are `(position, sign)`; `kind` says what pays.
+    """States are `(position, sign)`; the kind says what pays. It is a number, so that one program serves them all.
 
     `constant`: 1, at once. `sign`: what the state shows. `delayed`: 1 after a second step. `action`: 1 for the right
-    action. `both`: 1 for the action that the state shows.
+    action. `both`: 1 for the action that the state shows. `endless`: 1, for ever.
     """
 
-    kind: str = eqx.field(static=True)
+    kind: Array
+
+    def __init__(self, kind: str) -> None:
+        self.kind = jnp.array(KINDS.index(kind))
 
     def start(self, state: Array) -> Array:
         return state
@@ -36,16 +41,11 @@ class Tiny(AbstractDynamics):
         del key
         position, sign, chosen = embedding[0], embedding[1], embedding[-1]
         right = (chosen > 0.5).astype(jnp.float32) if embedding.shape[0] > 3 else (chosen + 1) / 2
-        last = position > 0.5 if self.kind == "delayed" else jnp.array(True)
-        shown = (sign > 0).astype(jnp.float32)
-        reward = {
-            "constant": jnp.ones(()),
-            "sign": sign,
-            "delayed": last.astype(jnp.float32),
-            "action": right,
-            "both": 1 - jnp.abs(right - shown),
-        }[self.kind]
-        return Imagined(jnp.stack([jnp.ones(()), sign]), reward, last)
+        second, shown, one = position > 0.5, (sign > 0).astype(jnp.float32), jnp.ones(())
+        rewards = jnp.stack([one, sign, second.astype(jnp.float32), right, 1 - jnp.abs(right - shown), one])
+        last = jnp.array([True, True, False, True, True, False])[self.kind]
+        last = last | ((self.kind == KINDS.index("delayed")) & second)
+        return Imagined(jnp.stack([one, sign]), rewards[self.kind], last)
 
 
 class Known(eqx.Module):
@@ -57,7 +57,7 @@ class Known(eqx.Module):
     values: Array
 
 
-@pytest.fixture(params=["constant", "sign", "delayed", "action", "both"])
+@pytest.fixture(params=KINDS[:5])
 def kind(request: Any) -> str:
     return request.param
 
@@ -85,14 +85,14 @@ def world_of(
     weights: tuple[float, ...] = (0.0,),
     penalty: AbstractPenalty | None = None,
 ) -> World:
-    many = [jax.tree.map(lambda leaf: jnp.stack([leaf] * len(seeds)) if eqx.is_array(leaf) else leaf, known.starts)]
+    starts = jnp.stack([known.starts] * len(seeds))
     columns = 2 * 2 + known.space.size + 2
     variants = len(weights)
     return World(
-        dynamics=known.dynamics,
+        dynamics=stacked([known.dynamics] * len(seeds)),
         real=jnp.zeros((len(seeds), 1, columns)),
-        starts=many[0],
-        initial=many[0],
+        starts=starts,
+        initial=starts,
         penalties=(penalty or Nothing(),) * variants,
         weights=jnp.array(weights),
         terms=Terms(jnp.zeros(variants), jnp.full(variants, -10.0), jnp.full(variants, 10.0)),

@@ -138,7 +138,8 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
             DEFAULT,
             hidden=(128, 128),
             forward_hidden=(128, 128),
-            batch_size=32,
+            # Five episodes may be fewer steps than that.
+            batch_size=min(32, len(dataset.transitions) // 2),
             updates=10_000,
             variance_updates=2_000,
         )
