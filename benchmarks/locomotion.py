@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, help="of every policy; the preset's unless told")
     parser.add_argument("--transitions", type=int, help="of every dataset; its own unless told")
+    parser.add_argument("--reencodes", action="store_true", help="imagined latents are decoded and encoded again")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     arguments = parser.parse_args()
     begun, longest = time.monotonic(), 0.0
@@ -59,7 +60,7 @@ def _there(arguments: argparse.Namespace, dataset: str, methods: list[str]) -> b
 def _train(arguments: argparse.Namespace, name: str, methods: list[str]) -> None:
     size = "" if arguments.transitions is None else f",transitions={arguments.transitions}"
     dataset = load(name + size)
-    config = train_preset("default", dataset)
+    config = replace(train_preset("default", dataset), reencodes=arguments.reencodes)
     if arguments.updates is not None:
         config = replace(config, sac=replace(config.sac, updates=arguments.updates))
     records = train(
