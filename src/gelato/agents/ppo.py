@@ -114,17 +114,15 @@ def new_learner(config: PPOConfig, latent_size: int, space: ActionSpace, *, key:
 def _orthogonal(network: MLP, last: float, *, key: PRNGKeyArray) -> MLP:
     """The network with orthogonal weights, those of the last layer of that scale, and no biases."""
     scales = [*(2**0.5 for _ in network.layers[1:]), last]
-    keys = jax.random.split(key, len(scales))
-    weights = [
-        jax.nn.initializers.orthogonal(scale)(key, layer.weight.shape)
-        for layer, scale, key in zip(network.layers, scales, keys, strict=True)
-    ]
-    biases = [jnp.zeros_like(layer.bias) for layer in network.layers]
-    return eqx.tree_at(
-        lambda n: [x for layer in n.layers for x in (layer.weight, layer.bias)],
-        network,
-        [x for pair in zip(weights, biases, strict=True) for x in pair],
+    layers = tuple(
+        eqx.tree_at(
+            lambda one: (one.weight, one.bias),
+            layer,
+            (jax.nn.initializers.orthogonal(scale)(key, layer.weight.shape), jnp.zeros(layer.out_features)),
+        )
+        for layer, scale, key in zip(network.layers, scales, jax.random.split(key, len(scales)), strict=True)
     )
+    return eqx.tree_at(lambda whole: whole.layers, network, layers)
 
 
 def begin_ppo(

@@ -47,8 +47,8 @@ class AbstractDynamics(eqx.Module):
 class LatentDynamics(AbstractDynamics):
     """The variational latent model; episodes end by the known rule on decoded states, else by the learned head.
 
-    With `reencodes`, an imagined latent is decoded and encoded again: what the decoders ignore of it goes, and the policy
-    meets encoder's means alone, as it does in the real environment.
+    With `reencodes`, an imagined latent is decoded and encoded again: what the decoders ignore of it goes, and the
+    policy meets the encoder's means alone, as it does in the real environment.
     """
 
     model: LatentModel
