@@ -65,7 +65,7 @@ def ours_on_cartpole(seed: int) -> float:
     return float(returns.mean())
 
 
-def test_ppo_learns_cartpole_beside_that_of_stable_baselines() -> None:
-    """Theirs is quicker to the last tenth: 499 to our 447 of 500 when this was written (four seeds each)."""
-    ours, theirs = ([run(seed) for seed in range(SEEDS)] for run in (ours_on_cartpole, theirs_on_cartpole))
-    assert np.mean(theirs) > 400 and np.mean(ours) > 0.8 * np.mean(theirs), (ours, theirs)
+def test_ppo_matches_that_of_stable_baselines_on_cartpole_within_the_spread_of_seeds() -> None:
+    ours, theirs = (np.array([run(seed) for seed in range(SEEDS)]) for run in (ours_on_cartpole, theirs_on_cartpole))
+    error = np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / SEEDS)
+    assert theirs.mean() > 450 and ours.mean() > theirs.mean() - 2 * error, (ours, theirs)
