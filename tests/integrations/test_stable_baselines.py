@@ -51,7 +51,8 @@ def theirs_on_cartpole(seed: int) -> float:
 
 
 def ours_on_cartpole(seed: int) -> float:
-    config = PPOConfig(episodes=8, steps=64, minibatches=4, passes=10, rate=1e-3, discount=0.98, entropy_weight=0.01)
+    rates = {"rate": 1e-3, "epsilon": 1e-5, "discount": 0.98, "entropy_weight": 0.01}
+    config = PPOConfig(episodes=8, steps=64, minibatches=4, passes=10, **rates)
     learner = train_online("CartPole-v1", config, steps=STEPS, seed=seed)
     act = eqx.filter_jit(lambda seen: learner.actor.mode(seen))
     env = make_vec("CartPole-v1", num_envs=40)

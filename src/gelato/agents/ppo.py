@@ -35,6 +35,7 @@ class PPOConfig:
     total: int = 350_000
     hidden: tuple[int, ...] = (64, 64)
     rate: float = 3e-4
+    epsilon: float = 1e-8
     discount: float = 0.99
     trace: float = 0.95
     clip: float = 0.2
@@ -69,7 +70,8 @@ class PPOConfig:
     @property
     def optimiser(self) -> optax.GradientTransformation:
         """Adam on clipped gradients."""
-        return optax.flatten(optax.chain(optax.clip_by_global_norm(self.gradient_norm), optax.adam(self.rate)))
+        adam = optax.adam(self.rate, eps=self.epsilon)
+        return optax.flatten(optax.chain(optax.clip_by_global_norm(self.gradient_norm), adam))
 
 
 class Learner(eqx.Module):
