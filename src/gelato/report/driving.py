@@ -62,7 +62,7 @@ def as_table(records: Sequence[Record]) -> str:
                 crashes,
                 f"{_mean(own, 'length'):.1f}",
                 str(len(own)),
-                str(own[0]["episodes"]),
+                " to ".join(str(number) for number in sorted({int(record["episodes"] or 0) for record in own})),
             )
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
