@@ -89,17 +89,22 @@ def draw_driving(records: Sequence[Record], path: Path) -> None:
 
 
 def _panel(axes: Axes, records: Sequence[Record], what: str) -> None:
-    for name, (label, colour, line, marker) in _LOOKS.items():
+    """Curves on the way, and apart from them the last policies, which have seen other and more episodes."""
+    for place, (name, (label, colour, line, marker)) in enumerate(_LOOKS.items()):
         own = [record for record in records if record["method"] == name]
         steps = sorted({int(record["steps"] or 0) for record in own})
         if not steps:
             continue
         values = [np.array([float(r[what] or 0) for r in own if r["steps"] == step]) for step in steps]
         middle, half = np.array([v.mean() for v in values]), np.array([_half_width(v) for v in values])
-        x = np.array(steps) / 1000
-        axes.plot(x, middle, color=colour, linestyle=line, marker=marker, markersize=3, linewidth=1.2, label=label)
-        axes.fill_between(x, middle - half, middle + half, color=colour, alpha=0.15, linewidth=0)
-    for name, label, style in (("bc", "cloning", (0, (1, 1))), ("data", "the data's driver", (0, (6, 2)))):
+        x, way = np.array(steps) / 1000, slice(len(steps) - 1)
+        axes.plot(
+            x[way], middle[way], color=colour, linestyle=line, marker=marker, markersize=3, linewidth=1.2, label=label
+        )
+        axes.fill_between(x[way], (middle - half)[way], (middle + half)[way], color=colour, alpha=0.15, linewidth=0)
+        last = x[-1] * (1 + 0.04 * place)
+        axes.errorbar(last, middle[-1], half[-1], color=colour, fmt=marker, markersize=4, capsize=2, linewidth=1)
+    for name, label, style in (("bc", "cloning", (0, (1, 1))), ("data", "the data itself", (0, (6, 2)))):
         own = last_records(records, str(records[0]["dataset"]), name)
         if own and own[0][what] is not None:
             axes.axhline(_mean(own, what), color=INK, linestyle=style, linewidth=0.9, label=label)
