@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gelato.cli import main
+from gelato.report import four_rooms_figure, rooms
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -30,6 +31,9 @@ def workplace(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(folder / "store"))
         patch.chdir(folder)
+        # A coarse plan of the rooms is drawn by the same lines.
+        patch.setattr(rooms, "GRID", 12)
+        patch.setattr(four_rooms_figure, "_PIXELS", 12)
         # In order: a line may use what the lines before it made, and the Python below what the commands made.
         for program, *arguments in commands():
             if program == "make":

@@ -56,7 +56,7 @@ def linear_gaussian(steps: int = 2_000) -> Dataset:
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     config = replace(
-        TINY, latent_size=3, hidden=(32,), forward_hidden=(32,), batch_size=128, updates=3_000, variance_updates=3_000
+        TINY, latent_size=3, hidden=(32,), forward_hidden=(32,), batch_size=128, updates=2_000, variance_updates=2_000
     )
     return fit_model(linear_gaussian(8_000), tmp_path_factory.mktemp("runs") / "linear", config=config, seeds=2)
 
@@ -97,7 +97,7 @@ def test_the_check_sees_what_is_true_of_that_system(fitted):
 
 def test_a_run_describes_itself_and_comes_back(fitted):
     description = json.loads((fitted.run.folder / "run.json").read_text())
-    assert description["config"]["updates"] == 3_000 and description["seeds"] == [0, 1]
+    assert description["config"]["updates"] == 2_000 and description["seeds"] == [0, 1]
     assert description["fingerprint"] == fitted.dataset.transitions.fingerprint()
     assert {"jax", "numpy", "gelato-rl", "python"} <= set(description["versions"])
     assert not any(path.suffix in (".pkl", ".pickle", ".eqx") for path in fitted.run.folder.rglob("*"))
@@ -222,7 +222,7 @@ except OSError as error:
 def test_a_run_of_other_data_other_settings_or_a_newer_program_is_refused(fitted, tmp_path):
     with pytest.raises(InputError, match="was begun with fingerprint"):
         fit_model(linear_gaussian(4000), fitted.run.folder, config=fitted.config, seeds=2)
-    with pytest.raises(InputError, match=r"was begun with config updates 3000, not 700"):
+    with pytest.raises(InputError, match=r"was begun with config updates 2000, not 700"):
         fit_model(fitted.dataset, fitted.run.folder, config=replace(fitted.config, updates=700), seeds=2)
     with pytest.raises(InputError, match="other data"):
         load_model(fitted.run.folder, linear_gaussian(4000))
