@@ -66,7 +66,7 @@ def ours_on_cartpole(seed: int) -> float:
     return float(returns.mean())
 
 
-def test_ppo_matches_that_of_stable_baselines_on_cartpole_within_the_spread_of_seeds() -> None:
-    ours, theirs = (np.array([run(seed) for seed in range(SEEDS)]) for run in (ours_on_cartpole, theirs_on_cartpole))
-    error = np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / SEEDS)
-    assert theirs.mean() > 450 and ours.mean() > theirs.mean() - 2 * error, (ours, theirs)
+def test_ppo_matches_that_of_stable_baselines_on_cartpole_within_its_spread_of_seeds() -> None:
+    ours, theirs = ([run(seed) for seed in range(SEEDS)] for run in (ours_on_cartpole, theirs_on_cartpole))
+    assert min(np.mean(ours), np.mean(theirs)) > 450
+    assert np.mean(ours) > np.mean(theirs) - 2 * np.std(theirs, ddof=1), (ours, theirs)
