@@ -2,6 +2,7 @@
 
 python benchmarks/driving_agents.py                  # all six, then results/driving_agents.json
 python benchmarks/driving_agents.py racetrack --whole # trained on, to see what a good driver reaches
+python benchmarks/driving_agents.py --shipped --episodes 200  # the shipped drivers measured again, none trained
 
 Each is stopped between random and good. Slow simulators start from the driver of a faster one.
 """
@@ -53,12 +54,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", default=list(PLANS), help="of " + ", ".join(PLANS))
     parser.add_argument("--whole", action="store_true", help="go on training after the driver is shipped")
+    parser.add_argument("--shipped", action="store_true", help="train nothing, measure what is shipped")
     parser.add_argument("--episodes", type=int, default=20, help="of random actions and of the shipped driver")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     shipped: dict[str, Learner] = {}
     for name in arguments.tasks:
-        shipped[name] = _train(name, shipped, arguments.whole)
+        if not arguments.shipped:
+            shipped[name] = _train(name, shipped, arguments.whole)
         records = [_measured(name, policy, arguments.episodes) for policy in ("random", name)]
         merge_records(arguments.results, records, ("dataset", "policy"))
         print(records, flush=True)

@@ -105,17 +105,20 @@ def records_of(task: str) -> list[dict]:
 
     curves = [
         record(method, seed, steps, value + seed)
-        for method, value in (("gelato", 5.0), ("gelato-l2", 3.0))
+        for method, value in (("gelato", 5.0), ("gelato-l2", 3.0), ("gelato-none", -5.0))
         for seed in (0, 1)
         for steps in (100, 200)
     ]
     return [*curves, record("bc", 0, 2, 4.0), record("data", 0, 0, 4.5)]
 
 
-def test_table_and_figure_show_the_last_policies_and_mark_the_best(tmp_path: Path) -> None:
+def test_table_and_figure_show_the_last_policies_and_mark_the_best_and_what_ties_with_it(tmp_path: Path) -> None:
     records = records_of("intersection") + records_of("racetrack")
     table = as_table(records)
     assert "| racetrack | gelato | **5.50 ± 0.71** | 25% | 9.0 | 2 | 50 |" in table
+    # Welch's p of gelato-l2 is 0.11, of gelato-none 0.005.
+    assert "| racetrack | gelato-l2 | *3.50 ± 0.71* | 25% | 9.0 | 2 | 50 |" in table
+    assert "| racetrack | gelato-none | -4.50 ± 0.71 | 25% | 9.0 | 2 | 50 |" in table
     assert "| racetrack | the data itself | 4.50 | – | 9.0 | 1 | 50 |" in table
     draw_driving(records, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 20_000

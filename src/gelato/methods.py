@@ -81,8 +81,7 @@ def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_
 class TrainConfig:
     """Settings of every stage. Neighbours are sought among `points` transitions, spread evenly over the data.
 
-    With `ppo`, policies that learn in a model learn by PPO; else, and from logged steps alone, by SAC. `reencodes`: see
-    `LatentDynamics`.
+    With `ppo`, policies that learn in a model learn by PPO; else, and from logged steps alone, by SAC.
     """
 
     model: ModelConfig
@@ -93,7 +92,6 @@ class TrainConfig:
     points: int = 100_000
     evaluations: int = 10
     episodes: int = 10
-    reencodes: bool = False
 
     def __post_init__(self) -> None:
         for name in ("neighbours", "points", "evaluations", "episodes"):

@@ -38,7 +38,7 @@ def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainCo
     """The world of methods that learn in the latent model's."""
     rule = termination_rule(fitted.dataset.environment)
     every = range(len(fitted.seeds))
-    dynamics = [LatentDynamics(fitted.seed(index), fitted.scaling, rule, config.reencodes) for index in every]
+    dynamics = [LatentDynamics(fitted.seed(index), fitted.scaling, rule) for index in every]
     names = dict.fromkeys(method.penalty for method in methods)
     with working("embedding the data and calibrating penalties"):
         ready = [latent_penalties(fitted, index, names, config.neighbours, config.points) for index in every]

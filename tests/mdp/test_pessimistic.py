@@ -46,17 +46,6 @@ def test_the_reward_is_exactly_the_models_less_the_weighted_penalty(mdp: Pessimi
     np.testing.assert_array_equal(step.state.latent, outcome.latent)
 
 
-def test_a_reencoded_step_ends_at_the_encoders_mean_of_what_the_plain_one_decodes_to(mdp: PessimisticMDP) -> None:
-    plain = mdp.dynamics
-    again = LatentDynamics(plain.model, plain.scaling, plain.rule, reencodes=True)
-    e, key = plain.embed(mdp.starts[0], ACTION), jax.random.key(1)
-    outcome, other = plain.imagine(e, key=key), again.imagine(e, key=key)
-    decoded = jnp.mean(plain.model.decoded_means(outcome.latent), axis=0)
-    np.testing.assert_allclose(other.latent, plain.model.encode(decoded).mean, rtol=1e-5)
-    assert not np.allclose(other.latent, outcome.latent)
-    assert (other.reward, other.terminated) == (outcome.reward, outcome.terminated)
-
-
 def test_a_weight_of_zero_leaves_rewards_untouched(mdp: PessimisticMDP) -> None:
     state, key = mdp.reset(key=jax.random.key(0)), jax.random.key(1)
     plain = eqx.tree_at(lambda m: m.penalty_weight, mdp, jnp.array(0.0))

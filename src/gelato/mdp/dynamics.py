@@ -45,16 +45,11 @@ class AbstractDynamics(eqx.Module):
 
 
 class LatentDynamics(AbstractDynamics):
-    """The variational latent model; episodes end by the known rule on decoded states, else by the learned head.
-
-    With `reencodes`, an imagined latent is decoded and encoded again: what the decoders ignore of it goes, and the
-    policy meets the encoder's means alone, as it does in the real environment.
-    """
+    """The variational latent model; episodes end by the known rule on decoded states, else by the learned head."""
 
     model: LatentModel
     scaling: Scaling
     rule: Rule | None = eqx.field(static=True)
-    reencodes: bool = eqx.field(static=True, default=False)
 
     def start(self, state: Float[Array, " state"]) -> Latent:
         return self.model.encode(state).mean
@@ -66,9 +61,9 @@ class LatentDynamics(AbstractDynamics):
         step_key, reward_key, end_key = jax.random.split(key, 3)
         z = self.model.imagine(embedding, key=step_key)
         reward = self.scaling.rewards.inverse(self.model.reward(embedding).sample(key=reward_key))[0]
-        state = jnp.mean(self.model.decoded_means(z), axis=0)
         if self.rule is None:
             ended = jax.random.bernoulli(end_key, self.model.termination_probability(embedding))
         else:
+            state = jnp.mean(self.model.decoded_means(z), axis=0)
             ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
-        return Imagined(self.start(state) if self.reencodes else z, reward, ended)
+        return Imagined(z, reward, ended)

@@ -43,22 +43,25 @@ def last_records(records: Sequence[Record], dataset: str, method: str) -> list[R
 
 
 def as_table(records: Sequence[Record]) -> str:
-    """Markdown: a row for each task and method, mean ± standard deviation over seeds, the best return in bold."""
+    """Markdown: a row for each task and method, mean ± standard deviation over seeds.
+
+    The best return is in bold, and in italics those that Welch's test does not tell from it at 95%.
+    """
     rows = ["| task | method | return | crash rate | length | seeds | episodes |", "|---|---|---|---|---|---|---|"]
     for dataset in [name for name in TASKS if any(record["dataset"] == name for record in records)]:
         names = dict.fromkeys(str(record["method"]) for record in records if record["dataset"] == dataset)
         order = ["data", "bc", *_LOOKS]
         found = {name: last_records(records, dataset, name) for name in sorted(names, key=order.index)}
-        best = max(_mean(own, "return") for name, own in found.items() if name != "data")
+        best = max((own for name, own in found.items() if name != "data"), key=lambda own: _mean(own, "return"))
         for name, own in found.items():
             returned = _spread(own, "return")
-            shown = f"**{returned}**" if _mean(own, "return") == best and name != "data" else returned
+            mark = "" if name == "data" else "**" if own is best else "*" if _tied(own, best) else ""
             crashes = "–" if own[0]["crash_rate"] is None else f"{_mean(own, 'crash_rate'):.0%}"
             label = "the data itself" if name == "data" else name
             cells = (
                 dataset,
                 label,
-                shown,
+                f"{mark}{returned}{mark}",
                 crashes,
                 f"{_mean(own, 'length'):.1f}",
                 str(len(own)),
@@ -115,6 +118,14 @@ def _half_width(values: Float[np.ndarray, " seeds"]) -> float:
     if len(values) < 2:
         return 0.0
     return float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def _tied(own: Sequence[Record], best: Sequence[Record]) -> bool:
+    """Whether two methods' returns differ no more than their seeds do."""
+    returns = [[float(record["return"] or 0) for record in records] for records in (own, best)]
+    if min(map(len, returns)) < 2:
+        return False
+    return bool(stats.ttest_ind(*returns, equal_var=False).pvalue >= 1 - _LEVEL)
 
 
 def _mean(records: Sequence[Record], name: str) -> float:
