@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -27,28 +28,32 @@ def expected_seconds(
 ) -> float:
     """A rough figure: within a factor of two where it was compared (docs/policies.md)."""
     state, action = dataset.transitions.states.shape[1], dataset.transitions.action_space.size
-    imagining = [method for method in methods if not method.clones]
+    learning = [method for method in methods if not method.clones]
     ppo = config.ppo
     total, updates, programs = 0.0, 0, 0
-    if fits and any(method.space == "latent" for method in imagining):
+    if fits and any(method.space == "latent" for method in learning):
         total += seeds * _fit(config, state, action)
         updates += config.model.updates + config.model.variance_updates
         programs += 3
-    if any(method.space == "state" and method.real_share < 1 for method in imagining):
+    if any(method.space == "state" and method.real_share < 1 for method in learning):
         sizes = (state + action, *config.ensemble.hidden, 2 * state + 3)
         ensemble = config.ensemble
         total += seeds * ensemble.updates * ensemble.members * ensemble.batch_size * _TRAINED * _network(sizes)
         updates, programs = updates + ensemble.updates, programs + 1
-    for space in {method.space for method in imagining}:
-        count = seeds * sum(method.space == space for method in imagining)
+    for group, count in Counter((method.space, method.real_share == 1) for method in learning).items():
+        space, logged = group
         seen = config.model.latent_size if space == "latent" else state
-        if ppo is None:
-            total += count * config.sac.updates * _policy(config, seen, action)
+        if ppo is None or logged:
+            total += seeds * count * config.sac.updates * _policy(config, seen, action, imagines=not logged)
             updates, programs = updates + config.sac.updates, programs + 1
         else:
-            total += count * ppo.total * _driven(config, ppo, seen, state, action)
+            total += seeds * count * ppo.total * _driven(config, ppo, seen, state, action)
             updates += ppo.whole_iterations * (ppo.steps + ppo.passes * ppo.minibatches)
             programs += 2
+    if len(learning) < len(methods):
+        cloned = _TRAINED * _network((state, *config.sac.hidden, 2 * action))
+        total += seeds * config.sac.updates * config.sac.batch_size * cloned
+        updates, programs = updates + config.sac.updates, programs + 1
     overhead = _OVERHEAD.get(jax.default_backend(), _OVERHEAD["gpu"])
     computing = total / _products_per_second() + updates * overhead + programs * _COMPILING
     return computing + _evaluating(dataset, config, len(methods) * seeds)
@@ -76,11 +81,13 @@ def _fit(config: TrainConfig, state: int, action: int) -> float:
     return (model.updates + model.variance_updates) * model.batch_size * _TRAINED * row
 
 
-def _policy(config: TrainConfig, seen: int, action: int) -> float:
+def _policy(config: TrainConfig, seen: int, action: int, *, imagines: bool) -> float:
     """Products of one update of one policy, with its share of imagined steps and their neighbours."""
     sac = config.sac
     critic = _network((seen + action, *sac.hidden, 1))
     learning = sac.batch_size * (7 * 2 * critic + 4 * _network((seen, *sac.hidden, 2 * action)))
+    if not imagines:
+        return learning
     decoded = config.model.decoders * _network((seen, *config.model.hidden, 2 * seen))
     step = config.points * (seen + action) + (seen + 1) * decoded
     return learning + sac.branches * sac.horizon / sac.epoch * step

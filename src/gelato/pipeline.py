@@ -16,6 +16,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from gelato.agents.cloning import CLONING_METRICS
 from gelato.agents.learner import (
@@ -118,13 +119,26 @@ def _group(method: Method) -> str:
 
 @dataclass(frozen=True)
 class _Program:
-    """Untrained policies, a block of their training, what is measured after it, and how much there is of it."""
+    """Untrained policies, how a block of so many steps trains them and what it measures, how many steps there are in
+    all and in a block; `values` of the data's first states are measured after a block.
+    """
 
-    state: Any
-    block: Callable[[Any, int], tuple[Any, Metrics]]
-    measure: Callable[[Any], Metrics]
+    untrained: Any
+    run: Callable[[Any, int], tuple[Any, Array]]
+    metrics: Sequence[str]
+    values: Callable[[Any], Array] | None
     total: int
     length: int
+
+    def block(self, policies: Any, steps: int) -> tuple[Any, Metrics]:
+        """Train for so many steps: the policies, and metrics with an entry for each of them."""
+        policies, measured = self.run(policies, steps)
+        flat = np.asarray(measured).reshape(-1, len(self.metrics))
+        return policies, {name: flat[:, index] for index, name in enumerate(self.metrics)}
+
+    def measure(self, policies: Any) -> Metrics:
+        """What is known of policies without an environment."""
+        return {} if self.values is None else {"initial_value": np.ravel(self.values(policies))}
 
 
 @dataclass(frozen=True)
@@ -159,7 +173,7 @@ class _Group:
 
                 state = run_blocks(
                     folder,
-                    program.state,
+                    program.untrained,
                     program.block,
                     labels=self.labels,
                     total=program.total,
@@ -190,35 +204,29 @@ class _Group:
     def _program(self, world: World) -> _Program:
         sac, ppo = self.config.sac, self.config.ppo
         if self.name == "clones":
-
-            def cloning(state: Any, updates: int) -> tuple[Any, Metrics]:
-                state, measured = run_cloning(world, state, config=sac, updates=updates)
-                return state, _named(CLONING_METRICS, measured)
-
-            return _Program(new_clones(world, sac), cloning, lambda _: {}, sac.updates, sac.epoch)
+            return _Program(
+                new_clones(world, sac),
+                lambda clones, updates: run_cloning(world, clones, config=sac, updates=updates),
+                CLONING_METRICS,
+                None,
+                sac.updates,
+                sac.epoch,
+            )
         if ppo is not None and self.name != "logged":
-
-            def iterations(state: Any, steps: int) -> tuple[Any, Metrics]:
-                count = steps // ppo.steps_taken
-                state, measured = run_iterations(world, state, config=ppo, iterations=count)
-                return state, _named(ITERATION_METRICS, measured)
-
+            taken = ppo.steps_taken
             return _Program(
                 new_ppo_policies(world, ppo),
-                iterations,
-                lambda state: {"initial_value": np.ravel(ppo_initial_values(world, state))},
-                ppo.whole_iterations * ppo.steps_taken,
-                _ITERATIONS * ppo.steps_taken,
+                lambda policies, steps: run_iterations(world, policies, config=ppo, iterations=steps // taken),
+                ITERATION_METRICS,
+                lambda policies: ppo_initial_values(world, policies),
+                ppo.whole_iterations * taken,
+                _ITERATIONS * taken,
             )
-
-        def epoch(state: Any, updates: int) -> tuple[Any, Metrics]:
-            state, measured = run_epoch(world, state, config=sac, updates=updates)
-            return state, _named(EPOCH_METRICS, measured)
-
         return _Program(
             new_policies(world, sac),
-            epoch,
-            lambda state: {"initial_value": np.ravel(initial_values(world, state))},
+            lambda policies, updates: run_epoch(world, policies, config=sac, updates=updates),
+            EPOCH_METRICS,
+            lambda policies: initial_values(world, policies),
             sac.updates,
             sac.epoch,
         )
@@ -302,12 +310,6 @@ def _passes(step: int, length: int, total: int, evaluations: int) -> bool:
     """Whether a block that ends at this step passes the next of so many evaluations."""
     before = (step - 1) // length * length
     return step * evaluations // total > before * evaluations // total
-
-
-def _named(names: Sequence[str], measured: Any) -> Metrics:
-    """Metrics by name, one entry for each policy."""
-    flat = np.asarray(measured).reshape(-1, len(names))
-    return {name: flat[:, index] for index, name in enumerate(names)}
 
 
 def _status(metrics: Metrics) -> str:
