@@ -8,6 +8,7 @@ from gelato.envs.scores import normalised_score
 from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy, load_policies
 from gelato.evaluation.rollout import environment_of, evaluator
+from gelato.progress import progress
 from gelato.results import Record
 from gelato.runs import Run
 
@@ -45,17 +46,25 @@ def trained_policies(
             if wanted:
                 found.append(TrainedPolicy(policy, name, number, data["reference"], data["environment"]))
     if not found:
-        raise InputError(f"{run}: holds no finished policy of method {method or 'any'} and seed {seed or 'any'}")
-    order = [method["name"] for method in description["methods"]]
+        number = "any" if seed is None else seed
+        raise InputError(f"{run}: holds no finished policy of method {method or 'any'} and seed {number}")
+    order = [one["name"] for one in description["methods"]]
     return sorted(found, key=lambda trained: (order.index(trained.method), trained.seed))
 
 
-def evaluate_run(run: Path | str, episodes: int, which: Which = "last", workers: int | None = None) -> list[Record]:
-    """Every policy of a run in the real environment, as flat records."""
-    policies = trained_policies(run, which)
+def evaluate_run(
+    run: Path | str,
+    episodes: int,
+    which: Which = "last",
+    method: str | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+) -> list[Record]:
+    """The policies of a run in the real environment, all of them or those of one method or seed, as flat records."""
+    policies = trained_policies(run, which, method, seed)
     environment = environment_for(policies[0])
-    with evaluator(environment, workers) as evaluate:
-        found = evaluate([trained.policy for trained in policies], episodes)
+    with evaluator(environment, workers) as evaluate, progress("episodes", episodes * len(policies)) as advance:
+        found = evaluate([trained.policy for trained in policies], episodes, advance)
     return [
         {
             "dataset": trained.dataset,

@@ -111,6 +111,8 @@ def _print_records(records: list[dict[str, Any]]) -> None:
 def evaluate(
     run: Positional[Path],
     episodes: int = 10,
+    method: str | None = None,
+    seed: int | None = None,
     which: Literal["last", "best"] = "last",
     json: bool = False,
     video: Path | None = None,
@@ -120,9 +122,11 @@ def evaluate(
     Args:
         run: The folder of `gelato train`.
         episodes: Episodes for each policy.
+        method: Whose policies, all of the run's unless told.
+        seed: Of which seed, all of them unless told.
         which: The last policies of training, or those with the best return on the way.
         json: Print one JSON object and nothing else.
-        video: Also draw an episode of the first policy into this file (.gif, or .mp4 with the extra `video`).
+        video: Also draw an episode of the first of them into this file (.gif, or .mp4 with the extra `video`).
     """
     from gelato.errors import InputError
     from gelato.evaluation.video import check_video, write_video
@@ -131,9 +135,9 @@ def evaluate(
     if episodes < 1:
         raise InputError(f"episodes is {episodes}; run at least one")
     check_video(video)
-    records = evaluate_run(run, episodes, which)
+    records = evaluate_run(run, episodes, which, method, seed)
     if video is not None:
-        first = trained_policies(run, which)[0]
+        first = trained_policies(run, which, method, seed)[0]
         write_video(first.policy, environment_for(first), video)
     if json:
         print_json({"run": str(run), "which": which, "records": records})

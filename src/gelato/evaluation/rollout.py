@@ -21,6 +21,7 @@ from gelato.envs.scores import normalised_score
 from gelato.envs.simulate import available_environment
 from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy
+from gelato.progress import Advance
 
 # Apart from the seeds that datasets are usually made with.
 FIRST_SEED = 100_000
@@ -59,17 +60,21 @@ class Evaluator:
     def __init__(self, environment: str, executor: Executor | None) -> None:
         self.environment, self._executor = environment, executor
 
-    def __call__(self, policies: Sequence[DeployedPolicy], episodes: int) -> list[Evaluation]:
-        """Every policy for that many episodes, the same seeds for each."""
+    def __call__(
+        self, policies: Sequence[DeployedPolicy], episodes: int, advance: Advance | None = None
+    ) -> list[Evaluation]:
+        """Every policy for that many episodes, the same seeds for each; `advance` hears of every one that ended."""
         seeds = [FIRST_SEED + episode for episode in range(episodes)]
         tasks = [(self.environment, policy, seed) for policy in policies for seed in seeds]
-        if self._executor is None:
-            outcomes = [run_episode(*task) for task in tasks]
-        else:
-            try:
-                outcomes = list(self._executor.map(run_episode, *zip(*tasks)))
-            except BrokenProcessPool as error:
-                raise InputError("a worker process died, perhaps out of memory; what was trained is kept") from error
+        over_cores = map if self._executor is None else self._executor.map
+        outcomes = []
+        try:
+            for outcome in over_cores(run_episode, *zip(*tasks)):
+                outcomes.append(outcome)
+                if advance is not None:
+                    advance()
+        except BrokenProcessPool as error:
+            raise InputError("a worker process died, perhaps out of memory; what was trained is kept") from error
         table = np.array(outcomes).reshape(len(policies), episodes, 3)
         drives = driving_task(self.environment) is not None
         return [
