@@ -1,5 +1,6 @@
 """Measured results: a JSON list of flat records, one a line, that a command writes and the docs are rendered from."""
 
+import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,16 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
     """Write records in place of whatever the file held."""
     partial = path.with_suffix(".partial")
     partial.write_text("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
+    partial.replace(path)
+
+
+def write_csv(path: Path, records: Sequence[Record]) -> None:
+    """Write records of the same fields as a table."""
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
     partial.replace(path)
 
 

@@ -169,3 +169,29 @@ def test_trust_tells_data_from_foreign_inputs_and_refuses_bad_ones(hopper: Fitte
             trust(*bad)
     with pytest.raises(InputError, match="holds no seed 7"):
         Trust(hopper, seed=7)
+
+
+def test_trust_judges_rows_of_other_data_by_episode_and_step(hopper: FittedModel, tmp_path: Path, capsys) -> None:
+    other = load("hopper-medium,transitions=1000,seed=3")
+    judged = Trust(hopper, penalty="euclidean").of_data(other, 40)
+    states, actions = np.asarray(other.transitions.states), np.asarray(other.transitions.actions)
+    starts = [rows.start for rows in other.transitions.episode_slices]
+    rows = [starts[int(row["episode"] or 0)] + int(row["step"] or 0) for row in judged]
+    assert rows == np.linspace(0, len(states) - 1, 40).astype(int).tolist()
+    verdict = Trust(hopper, penalty="euclidean")(states[rows], actions[rows])
+    assert [row["penalty"] for row in judged] == verdict.penalty.tolist()
+    table, arguments = tmp_path / "rows.csv", ["--penalty", "euclidean", "--rows", "40"]
+    command = ["trust", str(hopper.run.folder), "hopper-medium,transitions=1000,seed=3", *arguments]
+    main([*command, "--json", "--out", str(table)])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["rows"] == judged and answer["trusted"] == np.mean([row["trusted"] for row in judged])
+    assert len(table.read_text().splitlines()) == 41
+    main(command)
+    assert "least known episodes" in capsys.readouterr().out
+
+
+def test_trust_refuses_data_of_other_actions_and_a_penalty_that_cannot_tell(hopper: FittedModel) -> None:
+    with pytest.raises(InputError, match=r"four-rooms.*: its actions are Discrete"):
+        Trust(hopper, penalty="euclidean").of_data(load("four-rooms,transitions=100"), 10)
+    with pytest.raises(InputError, match="none cannot tell foreign pairs from the data"):
+        Trust(hopper, penalty="none")

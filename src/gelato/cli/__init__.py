@@ -16,7 +16,7 @@ from gelato.cli.data import data
 from gelato.cli.figure import figure
 from gelato.cli.model import model
 from gelato.cli.policy import evaluate, export, table, train
-from gelato.cli.uncertainty import uncertainty
+from gelato.cli.uncertainty import trust, uncertainty
 from gelato.errors import InputError
 
 _DESCRIPTION = """Offline reinforcement learning that knows where its model can be trusted.
@@ -27,6 +27,7 @@ app = SubcommandApp()
 app.command(data, name="data", help="See, make and import logged transitions.")
 app.command(model, name="model", help="Fit the latent model of dynamics and see how good it is.")
 app.command(name="uncertainty")(uncertainty)
+app.command(name="trust")(trust)
 app.command(name="train")(train)
 app.command(name="evaluate")(evaluate)
 app.command(name="table")(table)

@@ -1,4 +1,4 @@
-"""`gelato uncertainty`: which penalty knows where the model is wrong."""
+"""`gelato uncertainty`: which penalty knows where the model is wrong; `gelato trust`: on which rows to believe it."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -6,6 +6,10 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from gelato.cli.output import check_picture, print_json, print_table
+
+# Episodes that are shown, and quantiles of the penalty.
+_LEAST_KNOWN = 5
+_PARTS = (0.5, 0.95, 1.0)
 
 
 def uncertainty(
@@ -60,6 +64,79 @@ def uncertainty(
         print_json({"run": str(run), "calibration": [_constants(report) for report in reports], "records": records})
     else:
         _print_records(records)
+
+
+def trust(
+    run: Positional[Path],
+    data: Positional[str],
+    penalty: Literal["transport", "geodesic", "euclidean", "ensemble", "ambient"] | None = None,
+    rows: int = 2_000,
+    seed: int = 0,
+    json: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Say on which state-actions of other data a fitted model can be trusted.
+
+    A state-action is trusted where its penalty is as low as on 95% of the model's own held-out data. Penalties are 0
+    on typical data and about 1 on pairs foreign to it.
+
+    Args:
+        run: The folder of a fitted model (`gelato model fit`).
+        data: The data to judge, by its reference (`file:log.npz`, `hopper-medium`, …).
+        penalty: What measures how far a state-action is from the model's data; `transport` unless told, and
+            `geodesic` where that cannot tell foreign pairs from the data.
+        rows: Judge at most so many rows, spread evenly over the data.
+        seed: Of which seed's model.
+        json: Print one JSON object and nothing else.
+        out: Also write every judged row (episode, step, penalty, trusted) into this CSV file.
+    """
+    import numpy as np
+
+    from gelato.cli.output import print_fields
+    from gelato.data.reference import load
+    from gelato.errors import InputError
+    from gelato.progress import working
+    from gelato.results import write_csv
+    from gelato.uncertainty.trust import Trust
+
+    if rows < 1:
+        raise InputError(f"rows is {rows}; judge at least one")
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"{out}: the folder {out.parent} does not exist")
+    dataset = load(data)
+    with working("measuring distances to the model's data"):
+        judge = Trust(run, penalty=penalty, seed=seed)
+        judged = judge.of_data(dataset, rows)
+    if out is not None:
+        write_csv(out, judged)
+    penalties = np.array([row["penalty"] for row in judged], float)
+    share = sum(bool(row["trusted"]) for row in judged) / len(judged)
+    if json:
+        print_json({"run": str(run), "data": data, "penalty": judge.penalty, "trusted": share, "rows": judged})
+    else:
+        print_fields(
+            f"{data}: the model can be trusted on {share:.0%} of {len(judged):,} rows",
+            {f"{judge.penalty}, {part:.0%}": f"{np.quantile(penalties, part):.2f}" for part in _PARTS},
+        )
+        _print_least_known(judged)
+
+
+def _print_least_known(judged: list[dict[str, Any]]) -> None:
+    """The episodes with the largest mean penalty, and the step where each is worst."""
+    import numpy as np
+
+    by_episode: dict[int, list[dict[str, Any]]] = {}
+    for row in judged:
+        by_episode.setdefault(row["episode"], []).append(row)
+    mean = {episode: float(np.mean([row["penalty"] for row in own])) for episode, own in by_episode.items()}
+    rows = []
+    for episode in sorted(mean, key=lambda episode: -mean[episode])[:_LEAST_KNOWN]:
+        own = by_episode[episode]
+        trusted = f"{np.mean([row['trusted'] for row in own]):.0%}"
+        worst = max(own, key=lambda row: row["penalty"])
+        at = f"{worst['penalty']:.2f} at step {worst['step']}"
+        rows.append((str(episode), f"{len(own):,}", trusted, f"{mean[episode]:.2f}", at))
+    print_table(("least known episodes", "rows judged", "trusted", "mean penalty", "largest"), rows)
 
 
 def _constants(report: Any) -> dict[str, Any]:

@@ -10,16 +10,20 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num
 
 from gelato.data.spaces import Discrete
+from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel, load_model
+from gelato.progress import note
+from gelato.results import Record
 from gelato.uncertainty.build import PenaltyName, build_penalty
-from gelato.uncertainty.calibration import Calibrated, calibrate
-from gelato.uncertainty.embedded import embed
+from gelato.uncertainty.calibration import SAMPLE, Calibrated, calibrate
+from gelato.uncertainty.embedded import embed, foreign_pairs
 from gelato.uncertainty.penalty import penalise
 from gelato.uncertainty.scores import ORDINARY
 
 _SAMPLE = 1024
+_PREFERRED: tuple[PenaltyName, ...] = ("transport", "geodesic")
 
 
 @dataclass(frozen=True)
@@ -31,18 +35,32 @@ class Verdict:
 
 
 class Trust:
-    """A model's judge, made once and asked often: `trust(states, actions)`, in the data's own units."""
+    """A model's judge, made once and asked often: `trust(states, actions)`, in the data's own units.
 
-    def __init__(self, fitted: FittedModel | Path | str, *, penalty: PenaltyName = "transport", seed: int = 0) -> None:
+    It refuses a penalty that is no larger on foreign pairs than on held-out data. Unless told, it judges by
+    `transport`, and by `geodesic` where `transport` is such a one, as it is on a few dozen transitions.
+    """
+
+    def __init__(self, fitted: FittedModel | Path | str, *, penalty: PenaltyName | None = None, seed: int = 0) -> None:
         fitted = fitted if isinstance(fitted, FittedModel) else load_model(fitted)
         if seed not in fitted.seeds:
             raise InputError(f"{fitted.run.folder}: holds no seed {seed}, only {', '.join(map(str, fitted.seeds))}")
         self.fitted, self.model = fitted, fitted.seed(fitted.seeds.index(seed))
         train, held_out = (embed(self.model, fitted.scaling, part) for part in fitted.parts)
-        raw = build_penalty(penalty, self.model, train, held_out)
-        self.calibrated: Calibrated = calibrate(raw, self.model, fitted.scaling, train)
         rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _SAMPLE)).astype(int)
-        self.limit = float(jnp.quantile(penalise(self.calibrated, held_out.embeddings[rows]), ORDINARY))
+        foreign = foreign_pairs(self.model, fitted.scaling, train, SAMPLE, key=jax.random.key(1))
+        choices: tuple[PenaltyName, ...] = _PREFERRED if penalty is None else (penalty,)
+        for self.penalty in choices:
+            raw = build_penalty(self.penalty, self.model, train, held_out)
+            self.calibrated: Calibrated = calibrate(raw, self.model, fitted.scaling, train)
+            known = penalise(self.calibrated, held_out.embeddings[rows])
+            self.limit = float(jnp.quantile(known, ORDINARY))
+            if jnp.median(penalise(self.calibrated, foreign)) > jnp.median(known):
+                return
+        raise InputError(
+            f"{' and '.join(choices)} cannot tell foreign pairs from the data of {fitted.run.folder}; judge by another "
+            "penalty (geodesic, euclidean, ensemble), or fit the model to more data"
+        )
 
     def __call__(self, states: Float[np.ndarray, "n state"], actions: Num[np.ndarray, "n *action"]) -> Verdict:
         """Judge state-action pairs."""
@@ -57,6 +75,28 @@ class Trust:
         embeddings = _embeddings(self.model, normalised, scaling.action_space.encode(whole))
         values = np.asarray(penalise(self.calibrated, embeddings))
         return Verdict(values, values <= self.limit)
+
+    def of_data(self, dataset: Dataset, rows: int) -> list[Record]:
+        """Judge at most so many rows of a dataset, spread evenly over it: a record with episode and step for each."""
+        transitions = dataset.transitions
+        if transitions.action_space != self.fitted.scaling.action_space:
+            raise InputError(
+                f"{dataset.reference}: its actions are {transitions.action_space}, "
+                f"the model's {self.fitted.scaling.action_space}"
+            )
+        if dataset.environment != self.fitted.dataset.environment:
+            own = self.fitted.dataset.environment
+            note(f"{dataset.reference} was recorded in {dataset.environment}, the model's data in {own}")
+        chosen = np.linspace(0, len(transitions) - 1, min(rows, len(transitions))).astype(int)
+        try:
+            verdict = self(np.asarray(transitions.states)[chosen], np.asarray(transitions.actions)[chosen])
+        except InputError as error:
+            raise InputError(f"{dataset.reference}: {error}") from error
+        starts = np.array([rows.start for rows in transitions.episode_slices])
+        episodes = np.searchsorted(starts, chosen, side="right") - 1
+        steps = chosen - starts[episodes]
+        columns = zip(episodes.tolist(), steps.tolist(), verdict.penalty.tolist(), verdict.trusted.tolist())
+        return [dict(zip(("episode", "step", "penalty", "trusted"), row)) for row in columns]
 
     def _check(self, states: np.ndarray, actions: np.ndarray) -> None:
         size, space = self.fitted.dataset.transitions.states.shape[1], self.fitted.scaling.action_space
