@@ -302,6 +302,12 @@ def test_the_papers_preset_is_its_table():
     assert paper == PAPER
 
 
+def test_small_states_get_few_latent_dimensions_unless_the_paper_says_so():
+    dataset = linear_gaussian(80)
+    size = 4 * dataset.transitions.states.shape[1]
+    assert preset("default", dataset).latent_size == size < preset("paper", dataset).latent_size == 32
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

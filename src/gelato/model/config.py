@@ -99,6 +99,9 @@ PAPER = ModelConfig(
 )
 
 
+_LATENT_PER_STATE = 4
+
+
 def preset(name: Preset, dataset: Dataset) -> ModelConfig:
     """The preset's settings for a dataset: both know Four Rooms and driving."""
     environment = dataset.environment
@@ -143,4 +146,6 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
             updates=10_000,
             variance_updates=2_000,
         )
-    return DEFAULT
+    # Of few numbers many latent dimensions would be noise, and the metric singular.
+    states = dataset.transitions.states.shape[1]
+    return replace(DEFAULT, latent_size=min(DEFAULT.latent_size, _LATENT_PER_STATE * states))
