@@ -1,0 +1,97 @@
+"""How an epoch of `gelato` grows, in time and memory, with the data, the neighbours K and the seeds.
+
+python benchmarks/scaling.py runs/hopper        # then results/scaling.json
+
+Every cell is a process of its own, since the peak of memory is the process's. Cells that are there are skipped.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from gelato.agents.learner import new_policies, run_epoch
+from gelato.methods import METHODS, train_preset
+from gelato.model.training import load_model
+from gelato.results import Record, device, merge_records, read_records
+from gelato.worlds import latent_world
+
+RESULTS = Path(__file__).parents[1] / "results" / "scaling.json"
+KEYS = ("device", "transitions", "neighbours", "seeds")
+# Transitions, K, seeds: each varied around the setting of the tables.
+CELLS = (
+    (1_000_000, 20, 5),
+    (100_000, 20, 5),
+    (300_000, 20, 5),
+    (2_000_000, 20, 5),
+    (1_000_000, 5, 5),
+    (1_000_000, 20, 1),
+    (1_000_000, 20, 10),
+    (1_000_000, 20, 20),
+)
+
+
+def main() -> None:
+    """Measure what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a fitted latent model")
+    parser.add_argument(
+        "--cell", type=int, nargs=3, metavar=("TRANSITIONS", "K", "SEEDS"), help="measure it here"
+    )
+    parser.add_argument("--updates", type=int, default=1_000, help="in an epoch")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if arguments.cell is not None:
+        print(json.dumps(measured(arguments.run, *arguments.cell, arguments.updates)))
+        return
+    for cell in CELLS:
+        there = {tuple(record[key] for key in KEYS[1:]) for record in read_records(arguments.results)}
+        if cell in there:
+            continue
+        command = [sys.executable, __file__, str(arguments.run), "--updates", str(arguments.updates)]
+        answer = subprocess.run([*command, "--cell", *map(str, cell)], stdout=subprocess.PIPE, text=True, check=True)
+        record = json.loads(answer.stdout.splitlines()[-1])
+        print(record, flush=True)
+        merge_records(arguments.results, [record], KEYS)
+
+
+def measured(run: Path, transitions: int, neighbours: int, seeds: int, updates: int) -> Record:
+    """Time and memory of one cell; too little data is repeated, and so are seeds: it costs what more would."""
+    fitted = load_model(run)
+    rows = np.arange(transitions) % len(fitted.dataset.transitions)
+    fitted = replace(fitted, dataset=replace(fitted.dataset, transitions=fitted.dataset.transitions[rows]))
+    fitted = fitted.of_seeds(tuple(fitted.seeds[index % len(fitted.seeds)] for index in range(seeds)))
+    config = replace(train_preset("default", fitted.dataset), neighbours=neighbours)
+    start = time.perf_counter()
+    world = latent_world(fitted, [replace(METHODS["gelato"], penalty_weight=1.0)], config)
+    policies, times = new_policies(world, config.sac), []
+    jax.block_until_ready(policies)
+    ready = time.perf_counter() - start
+    for _ in range(4):
+        start = time.perf_counter()
+        policies, metrics = run_epoch(world, policies, config=config.sac, updates=updates)
+        jax.block_until_ready(metrics)
+        times.append(time.perf_counter() - start)
+    stats = jax.devices()[0].memory_stats()
+    peak = stats["peak_bytes_in_use"] if stats else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "device": device(),
+        "transitions": transitions,
+        "neighbours": neighbours,
+        "seeds": seeds,
+        "epoch_seconds": round(float(np.median(times[1:])), 3),
+        "first_epoch_seconds": round(times[0], 1),
+        "preparing_seconds": round(ready, 1),
+        "peak_gigabytes": round(peak / 1e9, 2),
+    }
+
+
+if __name__ == "__main__":
+    main()
