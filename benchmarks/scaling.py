@@ -42,9 +42,7 @@ def main() -> None:
     """Measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a fitted latent model")
-    parser.add_argument(
-        "--cell", type=int, nargs=3, metavar=("TRANSITIONS", "K", "SEEDS"), help="measure it here"
-    )
+    parser.add_argument("--cell", type=int, nargs=3, metavar=("TRANSITIONS", "K", "SEEDS"), help="measure it here")
     parser.add_argument("--updates", type=int, default=1_000, help="in an epoch")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
