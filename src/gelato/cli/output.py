@@ -30,9 +30,14 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print rows under headings."""
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
+    """Print rows under headings; the names in the first column are never cut."""
+    first, *others = columns
+    cells = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, min_width=max((len(row[0]) for row in cells), default=None))
+    for column in others:
+        table.add_column(column)
+    for row in cells:
         table.add_row(*row)
     Console(highlight=False, emoji=False).print(table)
 

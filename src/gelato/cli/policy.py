@@ -89,8 +89,10 @@ def _changed(
 
 
 def _print_records(records: list[dict[str, Any]]) -> None:
-    def number(value: Any, form: str = ",.0f") -> str:
-        return "-" if value is None else f"{value:{form}}"
+    def number(value: Any, form: str | None = None) -> str:
+        if value is None:
+            return "-"
+        return f"{value:{form or (',.0f' if abs(value) >= 100 else '.2f')}}"
 
     rows = [
         (
@@ -105,7 +107,7 @@ def _print_records(records: list[dict[str, Any]]) -> None:
         for record in records
     ]
     title = f"{records[0]['dataset']}, {records[0]['episodes']} episodes"
-    print_table((title, "seed", "return (last)", "score", "best on the way", "value (model)", "U along it"), rows)
+    print_table((title, "seed", "return (last)", "score", "best", "value (model)", "U along it"), rows)
 
 
 def evaluate(
