@@ -24,7 +24,7 @@ from gelato.results import Record, device, merge_records, read_records
 from gelato.worlds import latent_world
 
 RESULTS = Path(__file__).parents[1] / "results" / "scaling.json"
-KEYS = ("device", "transitions", "neighbours", "seeds")
+KEYS = ("device", "transitions", "neighbours", "seeds", "updates")
 # Transitions, K, seeds: each varied around the setting of the tables.
 CELLS = (
     (1_000_000, 20, 5),
@@ -49,9 +49,12 @@ def main() -> None:
     if arguments.cell is not None:
         print(json.dumps(measured(arguments.run, *arguments.cell, arguments.updates)))
         return
+    # Asked of a process of its own: this one leaves the device's memory to the cells.
+    ask = [sys.executable, "-c", "from gelato.results import device; print(device())"]
+    here = subprocess.run(ask, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     for cell in CELLS:
-        there = {tuple(record[key] for key in KEYS[1:]) for record in read_records(arguments.results)}
-        if cell in there:
+        there = {tuple(record[key] for key in KEYS) for record in read_records(arguments.results)}
+        if (here, *cell, arguments.updates) in there:
             continue
         command = [sys.executable, __file__, str(arguments.run), "--updates", str(arguments.updates)]
         answer = subprocess.run([*command, "--cell", *map(str, cell)], stdout=subprocess.PIPE, text=True, check=True)
@@ -84,6 +87,7 @@ def measured(run: Path, transitions: int, neighbours: int, seeds: int, updates: 
         "transitions": transitions,
         "neighbours": neighbours,
         "seeds": seeds,
+        "updates": updates,
         "epoch_seconds": round(float(np.median(times[1:])), 3),
         "first_epoch_seconds": round(times[0], 1),
         "preparing_seconds": round(ready, 1),

@@ -205,30 +205,30 @@ class _Group:
         sac, ppo = self.config.sac, self.config.ppo
         if self.name == "clones":
             return _Program(
-                new_clones(world, sac),
-                lambda clones, updates: run_cloning(world, clones, config=sac, updates=updates),
-                CLONING_METRICS,
-                None,
-                sac.updates,
-                sac.epoch,
+                untrained=new_clones(world, sac),
+                run=lambda clones, updates: run_cloning(world, clones, config=sac, updates=updates),
+                metrics=CLONING_METRICS,
+                values=None,
+                total=sac.updates,
+                length=sac.epoch,
             )
         if ppo is not None and self.name != "logged":
             taken = ppo.steps_taken
             return _Program(
-                new_ppo_policies(world, ppo),
-                lambda policies, steps: run_iterations(world, policies, config=ppo, iterations=steps // taken),
-                ITERATION_METRICS,
-                lambda policies: ppo_initial_values(world, policies),
-                ppo.whole_iterations * taken,
-                _ITERATIONS * taken,
+                untrained=new_ppo_policies(world, ppo),
+                run=lambda policies, steps: run_iterations(world, policies, config=ppo, iterations=steps // taken),
+                metrics=ITERATION_METRICS,
+                values=lambda policies: ppo_initial_values(world, policies),
+                total=ppo.whole_iterations * taken,
+                length=_ITERATIONS * taken,
             )
         return _Program(
-            new_policies(world, sac),
-            lambda policies, updates: run_epoch(world, policies, config=sac, updates=updates),
-            EPOCH_METRICS,
-            lambda policies: initial_values(world, policies),
-            sac.updates,
-            sac.epoch,
+            untrained=new_policies(world, sac),
+            run=lambda policies, updates: run_epoch(world, policies, config=sac, updates=updates),
+            metrics=EPOCH_METRICS,
+            values=lambda policies: initial_values(world, policies),
+            total=sac.updates,
+            length=sac.epoch,
         )
 
     def _calibrated(self, folder: Run, world: World) -> World:

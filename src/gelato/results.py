@@ -25,14 +25,14 @@ def merge_records(path: Path, records: Sequence[Record], keys: Sequence[str]) ->
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Write records in place of whatever the file held."""
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(path.name + ".partial")
     partial.write_text("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
     partial.replace(path)
 
 
 def write_csv(path: Path, records: Sequence[Record]) -> None:
     """Write records of the same fields as a table."""
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(path.name + ".partial")
     with partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(records[0]))
         writer.writeheader()

@@ -47,7 +47,10 @@ def trained_policies(
                 found.append(TrainedPolicy(policy, name, number, data["reference"], data["environment"]))
     if not found:
         number = "any" if seed is None else seed
-        raise InputError(f"{run}: holds no finished policy of method {method or 'any'} and seed {number}")
+        there = ", ".join(one["name"] for one in description["methods"])
+        raise InputError(
+            f"{run}: holds no finished policy of method {method or 'any'} and seed {number}; its methods are {there}"
+        )
     order = [one["name"] for one in description["methods"]]
     return sorted(found, key=lambda trained: (order.index(trained.method), trained.seed))
 

@@ -195,3 +195,15 @@ def test_trust_refuses_data_of_other_actions_and_a_penalty_that_cannot_tell(hopp
         Trust(hopper, penalty="euclidean").of_data(load("four-rooms,transitions=100"), 10)
     with pytest.raises(InputError, match="none cannot tell foreign pairs from the data"):
         Trust(hopper, penalty="none")
+    other = load("hopper-medium,transitions=1000,seed=3")
+    away = dataclasses.replace(other.transitions, states=other.transitions.states * 1e30)
+    with pytest.raises(InputError, match="row 0 is too far from the model's data"):
+        Trust(hopper, penalty="euclidean").of_data(dataclasses.replace(other, transitions=away), 10)
+
+
+@pytest.mark.parametrize("where", [".", "missing/rows.csv"])
+def test_trust_refuses_a_file_it_cannot_write_before_any_work(where: str, tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["trust", "nowhere", "hopper-medium", "--out", str(tmp_path / where)])
+    assert "name a file in a folder that exists" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

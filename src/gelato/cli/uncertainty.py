@@ -7,9 +7,8 @@ from tyro.conf import Positional
 
 from gelato.cli.output import check_picture, print_json, print_table
 
-# Episodes that are shown, and quantiles of the penalty.
+# Episodes that are shown.
 _LEAST_KNOWN = 5
-_PARTS = (0.5, 0.95, 1.0)
 
 
 def uncertainty(
@@ -101,22 +100,29 @@ def trust(
 
     if rows < 1:
         raise InputError(f"rows is {rows}; judge at least one")
-    if out is not None and not out.parent.is_dir():
-        raise InputError(f"{out}: the folder {out.parent} does not exist")
-    dataset = load(data)
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise InputError(f"{out}: name a file in a folder that exists")
     with working("measuring distances to the model's data"):
         judge = Trust(run, penalty=penalty, seed=seed)
+    dataset = load(data)
+    with working("judging"):
         judged = judge.of_data(dataset, rows)
     if out is not None:
         write_csv(out, judged)
     penalties = np.array([row["penalty"] for row in judged], float)
     share = sum(bool(row["trusted"]) for row in judged) / len(judged)
     if json:
-        print_json({"run": str(run), "data": data, "penalty": judge.penalty, "trusted": share, "rows": judged})
+        about = {"run": str(run), "data": data, "penalty": judge.penalty, "foreign_trusted": judge.foreign_trusted}
+        print_json({**about, "trusted": share, "rows": judged})
     else:
+        median, high, largest = np.quantile(penalties, (0.5, 0.95, 1.0))
         print_fields(
             f"{data}: the model can be trusted on {share:.0%} of {len(judged):,} rows",
-            {f"{judge.penalty}, {part:.0%}": f"{np.quantile(penalties, part):.2f}" for part in _PARTS},
+            {
+                f"{judge.penalty} penalty": f"median {median:.2f}, 95% {high:.2f}, largest {largest:.2f}",
+                "trusted where at most": f"{judge.limit:.2f} (95% of held-out data)",
+                "pairs foreign to its data": f"{judge.foreign_trusted:.0%} would be trusted",
+            },
         )
         _print_least_known(judged)
 

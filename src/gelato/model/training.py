@@ -102,7 +102,8 @@ def load_model(run: Path | str, dataset: Dataset | None = None) -> FittedModel:
     folder = Run(Path(run))
     description = folder.description
     if description["kind"] != "model":
-        raise InputError(f"{run}: holds a run of kind {description['kind']}, not a model")
+        hint = "; its model is in the folder `model` there" if (Path(run) / "model").is_dir() else ""
+        raise InputError(f"{run}: holds a run of kind {description['kind']}, not a model{hint}")
     dataset = dataset or load(description["data"]["reference"])
     if dataset.transitions.fingerprint() != description["fingerprint"]:
         raise InputError(f"{run}: was fitted to other data than {dataset.reference} now holds (fingerprints differ)")

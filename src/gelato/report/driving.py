@@ -125,7 +125,7 @@ def _tied(own: Sequence[Record], best: Sequence[Record]) -> bool:
     returns = [[float(record["return"] or 0) for record in records] for records in (own, best)]
     if min(map(len, returns)) < 2:
         return False
-    return bool(stats.ttest_ind(*returns, equal_var=False).pvalue >= 1 - _LEVEL)
+    return not stats.ttest_ind(*returns, equal_var=False).pvalue < 1 - _LEVEL
 
 
 def _mean(records: Sequence[Record], name: str) -> float:

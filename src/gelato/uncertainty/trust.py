@@ -17,13 +17,14 @@ from gelato.model.training import FittedModel, load_model
 from gelato.progress import note
 from gelato.results import Record
 from gelato.uncertainty.build import PenaltyName, build_penalty
-from gelato.uncertainty.calibration import SAMPLE, Calibrated, calibrate
+from gelato.uncertainty.calibration import SAMPLE, calibrate
 from gelato.uncertainty.embedded import embed, foreign_pairs
 from gelato.uncertainty.penalty import penalise
 from gelato.uncertainty.scores import ORDINARY
 
 _SAMPLE = 1024
-_PREFERRED: tuple[PenaltyName, ...] = ("transport", "geodesic")
+_PREFERRED: PenaltyName = "transport"
+_OTHERWISE: PenaltyName = "geodesic"
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class Verdict:
 class Trust:
     """A model's judge, made once and asked often: `trust(states, actions)`, in the data's own units.
 
-    It refuses a penalty that is no larger on foreign pairs than on held-out data. Unless told, it judges by
-    `transport`, and by `geodesic` where `transport` is such a one, as it is on a few dozen transitions.
+    `foreign_trusted` is the share of pairs foreign to the data that it would trust: the smaller, the better it judges.
+    A penalty that is typically no larger on them than on held-out data is refused. Unless told, `transport` judges, and
+    `geodesic` where `transport` is refused, as it is on a few dozen transitions.
     """
 
     def __init__(self, fitted: FittedModel | Path | str, *, penalty: PenaltyName | None = None, seed: int = 0) -> None:
@@ -46,21 +48,28 @@ class Trust:
         if seed not in fitted.seeds:
             raise InputError(f"{fitted.run.folder}: holds no seed {seed}, only {', '.join(map(str, fitted.seeds))}")
         self.fitted, self.model = fitted, fitted.seed(fitted.seeds.index(seed))
-        train, held_out = (embed(self.model, fitted.scaling, part) for part in fitted.parts)
+        tells = self._judge_by(penalty or _PREFERRED)
+        if penalty is None and not tells:
+            note(f"{_PREFERRED} cannot tell foreign pairs from this data; {_OTHERWISE} distance judges")
+            tells = self._judge_by(_OTHERWISE)
+        if not tells:
+            raise InputError(
+                f"{fitted.run.folder}, seed {seed}: {self.penalty} cannot tell foreign pairs from the data; "
+                "judge by another penalty, or fit the model to more data"
+            )
+
+    def _judge_by(self, penalty: PenaltyName) -> bool:
+        """Calibrate the penalty and measure it on held-out data and foreign pairs: whether it tells them apart."""
+        scaling = self.fitted.scaling
+        train, held_out = (embed(self.model, scaling, part) for part in self.fitted.parts)
         rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _SAMPLE)).astype(int)
-        foreign = foreign_pairs(self.model, fitted.scaling, train, SAMPLE, key=jax.random.key(1))
-        choices: tuple[PenaltyName, ...] = _PREFERRED if penalty is None else (penalty,)
-        for self.penalty in choices:
-            raw = build_penalty(self.penalty, self.model, train, held_out)
-            self.calibrated: Calibrated = calibrate(raw, self.model, fitted.scaling, train)
-            known = penalise(self.calibrated, held_out.embeddings[rows])
-            self.limit = float(jnp.quantile(known, ORDINARY))
-            if jnp.median(penalise(self.calibrated, foreign)) > jnp.median(known):
-                return
-        raise InputError(
-            f"{' and '.join(choices)} cannot tell foreign pairs from the data of {fitted.run.folder}; judge by another "
-            "penalty (geodesic, euclidean, ensemble), or fit the model to more data"
-        )
+        foreign = foreign_pairs(self.model, scaling, train, SAMPLE, key=jax.random.key(1))
+        self.penalty = penalty
+        self.calibrated = calibrate(build_penalty(penalty, self.model, train, held_out), self.model, scaling, train)
+        inside, outside = (penalise(self.calibrated, pairs) for pairs in (held_out.embeddings[rows], foreign))
+        self.limit = float(jnp.quantile(inside, ORDINARY))
+        self.foreign_trusted = float(jnp.mean(outside <= self.limit))
+        return bool(jnp.median(outside) > jnp.median(inside))
 
     def __call__(self, states: Float[np.ndarray, "n state"], actions: Num[np.ndarray, "n *action"]) -> Verdict:
         """Judge state-action pairs."""
@@ -84,14 +93,19 @@ class Trust:
                 f"{dataset.reference}: its actions are {transitions.action_space}, "
                 f"the model's {self.fitted.scaling.action_space}"
             )
-        if dataset.environment != self.fitted.dataset.environment:
-            own = self.fitted.dataset.environment
-            note(f"{dataset.reference} was recorded in {dataset.environment}, the model's data in {own}")
+        environments = dataset.environment, self.fitted.dataset.environment
+        if None not in environments and len(set(environments)) > 1:
+            note("{} was recorded in {}, the model's data in {}".format(dataset.reference, *environments))
+        if transitions.fingerprint() == self.fitted.dataset.transitions.fingerprint():
+            note(f"{dataset.reference} is the model's own data, where every row it was fitted to is its own neighbour")
         chosen = np.linspace(0, len(transitions) - 1, min(rows, len(transitions))).astype(int)
         try:
             verdict = self(np.asarray(transitions.states)[chosen], np.asarray(transitions.actions)[chosen])
         except InputError as error:
             raise InputError(f"{dataset.reference}: {error}") from error
+        if not np.isfinite(verdict.penalty).all():
+            row = chosen[~np.isfinite(verdict.penalty)][0]
+            raise InputError(f"{dataset.reference}: row {row} is too far from the model's data for a finite distance")
         starts = np.array([rows.start for rows in transitions.episode_slices])
         episodes = np.searchsorted(starts, chosen, side="right") - 1
         steps = chosen - starts[episodes]
