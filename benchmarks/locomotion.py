@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, help="of every policy; the preset's unless told")
     parser.add_argument("--transitions", type=int, help="of every dataset; its own unless told")
-    parser.add_argument("--models", type=Path, help="folder of latent models fitted before, by name of dataset")
+    parser.add_argument("--models", type=Path, help="folder of latent models fitted before, DIR/DATASET/model")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     arguments = parser.parse_args()
     begun, longest = time.monotonic(), 0.0
@@ -63,14 +63,13 @@ def _train(arguments: argparse.Namespace, name: str, methods: list[str]) -> None
     config = train_preset("default", dataset)
     if arguments.updates is not None:
         config = replace(config, sac=replace(config.sac, updates=arguments.updates))
-    fitted = None if arguments.models is None else arguments.models / name
     records = train(
         dataset,
         arguments.runs / name / methods[0],
         [method_for(method, dataset) for method in methods],
         seeds=arguments.seeds,
         config=config,
-        model=fitted if fitted is not None and fitted.exists() else None,
+        model=None if arguments.models is None else arguments.models / name / "model",
     )
     merge_records(arguments.results, [{**record, "dataset": name, "device": device()} for record in records], KEYS)
 

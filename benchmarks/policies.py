@@ -38,8 +38,7 @@ def main() -> None:
     config = replace(config, points=arguments.points or config.points)
     if arguments.updates is not None and config.ppo is None:
         config = replace(config, sac=replace(config.sac, epoch=arguments.updates))
-    # A seed more than once costs what another seed would.
-    fitted = fitted.of_seeds(tuple(fitted.seeds[index % len(fitted.seeds)] for index in range(arguments.seeds)))
+    fitted = repeated(fitted, arguments.seeds)
     many = len(fitted.seeds)
     epochs = [epoch(fitted, "gelato-ensemble", config), epoch(fitted, "gelato", config)]
     if many > 1:
@@ -58,6 +57,11 @@ def main() -> None:
 
 def _seeds(count: int) -> str:
     return "1 seed" if count == 1 else f"{count} seeds"
+
+
+def repeated(fitted: FittedModel, seeds: int) -> FittedModel:
+    """So many seeds; one that is there more than once costs what another would."""
+    return fitted.of_seeds(tuple(fitted.seeds[index % len(fitted.seeds)] for index in range(seeds)))
 
 
 def epoch(fitted: FittedModel, method: str, config: TrainConfig) -> Callable[[], None]:

@@ -17,11 +17,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from gelato.agents.learner import new_policies, run_epoch
-from gelato.methods import METHODS, train_preset
+from gelato.methods import train_preset
 from gelato.model.training import load_model
 from gelato.results import Record, device, merge_records, read_records
-from gelato.worlds import latent_world
+from policies import epoch, repeated, seconds
 
 RESULTS = Path(__file__).parents[1] / "results" / "scaling.json"
 KEYS = ("device", "transitions", "neighbours", "seeds", "updates")
@@ -64,22 +63,17 @@ def main() -> None:
 
 
 def measured(run: Path, transitions: int, neighbours: int, seeds: int, updates: int) -> Record:
-    """Time and memory of one cell; too little data is repeated, and so are seeds: it costs what more would."""
+    """Time and memory of one cell; too little data is repeated, which costs what more would."""
     fitted = load_model(run)
     rows = np.arange(transitions) % len(fitted.dataset.transitions)
     fitted = replace(fitted, dataset=replace(fitted.dataset, transitions=fitted.dataset.transitions[rows]))
-    fitted = fitted.of_seeds(tuple(fitted.seeds[index % len(fitted.seeds)] for index in range(seeds)))
-    config = replace(train_preset("default", fitted.dataset), neighbours=neighbours)
+    config = train_preset("default", fitted.dataset)
+    config = replace(config, neighbours=neighbours, sac=replace(config.sac, epoch=updates))
     start = time.perf_counter()
-    world = latent_world(fitted, [replace(METHODS["gelato"], penalty_weight=1.0)], config)
-    policies, times = new_policies(world, config.sac), []
-    jax.block_until_ready(policies)
-    ready = time.perf_counter() - start
-    for _ in range(4):
-        start = time.perf_counter()
-        policies, metrics = run_epoch(world, policies, config=config.sac, updates=updates)
-        jax.block_until_ready(metrics)
-        times.append(time.perf_counter() - start)
+    go_on = epoch(repeated(fitted, seeds), "gelato", config)
+    go_on()
+    first = time.perf_counter() - start
+    (later,) = seconds([go_on], rounds=3)
     stats = jax.devices()[0].memory_stats()
     peak = stats["peak_bytes_in_use"] if stats else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
@@ -88,9 +82,8 @@ def measured(run: Path, transitions: int, neighbours: int, seeds: int, updates: 
         "neighbours": neighbours,
         "seeds": seeds,
         "updates": updates,
-        "epoch_seconds": round(float(np.median(times[1:])), 3),
-        "first_epoch_seconds": round(times[0], 1),
-        "preparing_seconds": round(ready, 1),
+        "epoch_seconds": round(later, 3),
+        "until_first_epoch_seconds": round(first, 1),
         "peak_gigabytes": round(peak / 1e9, 2),
     }
 

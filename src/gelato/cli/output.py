@@ -44,10 +44,15 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 def check_picture(path: Path | None) -> None:
     """Refuse a path no picture can be written to, before any work is done for it."""
+    if path is not None and path.suffix not in (".png", ".pdf", ".svg"):
+        raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
+    check_file(path)
+
+
+def check_file(path: Path | None) -> None:
+    """Refuse a path no file can be written to."""
     if path is None:
         return
-    if path.suffix not in (".png", ".pdf", ".svg"):
-        raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file")
     if not path.parent.is_dir():

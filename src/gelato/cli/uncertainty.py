@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from gelato.cli.output import check_picture, print_json, print_table
+from gelato.cli.output import check_file, check_picture, print_json, print_table
 
 # Episodes that are shown.
 _LEAST_KNOWN = 5
@@ -100,8 +100,7 @@ def trust(
 
     if rows < 1:
         raise InputError(f"rows is {rows}; judge at least one")
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise InputError(f"{out}: name a file in a folder that exists")
+    check_file(out)
     with working("measuring distances to the model's data"):
         judge = Trust(run, penalty=penalty, seed=seed)
     dataset = load(data)

@@ -18,7 +18,7 @@ from gelato.progress import note
 from gelato.results import Record
 from gelato.uncertainty.build import PenaltyName, build_penalty
 from gelato.uncertainty.calibration import SAMPLE, calibrate
-from gelato.uncertainty.embedded import embed, foreign_pairs
+from gelato.uncertainty.embedded import EmbeddedData, embed, foreign_pairs
 from gelato.uncertainty.penalty import penalise
 from gelato.uncertainty.scores import ORDINARY
 
@@ -48,20 +48,20 @@ class Trust:
         if seed not in fitted.seeds:
             raise InputError(f"{fitted.run.folder}: holds no seed {seed}, only {', '.join(map(str, fitted.seeds))}")
         self.fitted, self.model = fitted, fitted.seed(fitted.seeds.index(seed))
-        tells = self._judge_by(penalty or _PREFERRED)
+        train, held_out = (embed(self.model, fitted.scaling, part) for part in fitted.parts)
+        tells = self._judge_by(penalty or _PREFERRED, train, held_out)
         if penalty is None and not tells:
             note(f"{_PREFERRED} cannot tell foreign pairs from this data; {_OTHERWISE} distance judges")
-            tells = self._judge_by(_OTHERWISE)
+            tells = self._judge_by(_OTHERWISE, train, held_out)
         if not tells:
             raise InputError(
                 f"{fitted.run.folder}, seed {seed}: {self.penalty} cannot tell foreign pairs from the data; "
                 "judge by another penalty, or fit the model to more data"
             )
 
-    def _judge_by(self, penalty: PenaltyName) -> bool:
+    def _judge_by(self, penalty: PenaltyName, train: EmbeddedData, held_out: EmbeddedData) -> bool:
         """Calibrate the penalty and measure it on held-out data and foreign pairs: whether it tells them apart."""
         scaling = self.fitted.scaling
-        train, held_out = (embed(self.model, scaling, part) for part in self.fitted.parts)
         rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _SAMPLE)).astype(int)
         foreign = foreign_pairs(self.model, scaling, train, SAMPLE, key=jax.random.key(1))
         self.penalty = penalty
@@ -96,7 +96,7 @@ class Trust:
         environments = dataset.environment, self.fitted.dataset.environment
         if None not in environments and len(set(environments)) > 1:
             note("{} was recorded in {}, the model's data in {}".format(dataset.reference, *environments))
-        if transitions.fingerprint() == self.fitted.dataset.transitions.fingerprint():
+        if transitions.fingerprint() == self.fitted.run.description["fingerprint"]:
             note(f"{dataset.reference} is the model's own data, where every row it was fitted to is its own neighbour")
         chosen = np.linspace(0, len(transitions) - 1, min(rows, len(transitions))).astype(int)
         try:
@@ -106,7 +106,7 @@ class Trust:
         if not np.isfinite(verdict.penalty).all():
             row = chosen[~np.isfinite(verdict.penalty)][0]
             raise InputError(f"{dataset.reference}: row {row} is too far from the model's data for a finite distance")
-        starts = np.array([rows.start for rows in transitions.episode_slices])
+        starts = np.array([episode.start for episode in transitions.episode_slices])
         episodes = np.searchsorted(starts, chosen, side="right") - 1
         steps = chosen - starts[episodes]
         columns = zip(episodes.tolist(), steps.tolist(), verdict.penalty.tolist(), verdict.trusted.tolist())
