@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -20,6 +22,7 @@ from gelato.model import training
 from gelato.model.config import preset
 from gelato.pipeline import train
 from gelato.trained import evaluate_run, trained_policies
+from gelato.worlds import latent_dynamics
 
 SAC = SACConfig(hidden=(8,), batch_size=8, updates=6, epoch=2, branches=4, horizon=2, replay=16)
 
@@ -41,7 +44,7 @@ def config(dataset: Dataset) -> TrainConfig:
         variance_updates=1,
     )
     ensemble = EnsembleConfig(members=3, elites=2, hidden=(8,), batch_size=8, updates=2)
-    return TrainConfig(model, ensemble, SAC, neighbours=3, evaluations=2, episodes=2)
+    return TrainConfig(model, ensemble, SAC, neighbours=3, doubt=0.01, evaluations=2, episodes=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,6 +88,15 @@ def test_the_mdp_of_a_run_is_an_environment_for_others(finished: Path, dataset: 
     env.reset(seed=0)
     _, _, terminated, truncated, infos = zip(*(env.step(np.zeros(2, int)) for _ in range(3)))
     assert infos[0]["penalty"].shape == (2,) and (terminated[-1] | truncated[-1]).any()
+
+
+def test_doubt_is_the_mean_deviation_of_a_blurred_state_over_the_data(finished: Path) -> None:
+    fitted = training.load_model(finished / "model")
+    dynamics = latent_dynamics(fitted, 1, doubt=0.01)
+    states = jnp.asarray(fitted.scaling.states(np.asarray(fitted.parts[0].states)))
+    deviations = jax.vmap(lambda s: jnp.sqrt(dynamics.model.decoded_variances(dynamics.start(s))))(states)
+    np.testing.assert_allclose(dynamics.blur * deviations.mean(), 0.01, rtol=0.05)
+    assert latent_dynamics(fitted, 1, doubt=0.0).blur is None
 
 
 def test_a_run_that_was_killed_ends_where_it_would_have_ended(

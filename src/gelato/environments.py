@@ -5,14 +5,12 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from gelato.envs.termination import termination_rule
 from gelato.errors import InputError
-from gelato.mdp.dynamics import LatentDynamics
 from gelato.mdp.pessimistic import PessimisticMDP
 from gelato.mdp.vector_env import PessimisticVectorEnv
 from gelato.model.training import FittedModel, load_model
 from gelato.uncertainty.build import NEIGHBOURS, PenaltyName
-from gelato.worlds import latent_penalties, seen
+from gelato.worlds import latent_dynamics, latent_penalties, seen
 
 _POINTS = 100_000
 
@@ -23,17 +21,18 @@ def pessimistic_env(
     penalty: PenaltyName = "geodesic",
     penalty_weight: float = 1.0,
     horizon: int = 10,
+    doubt: float = 0.0,
     num_envs: int = 1,
     seed: int = 0,
     points: int = _POINTS,
 ) -> PessimisticVectorEnv:
-    """A Gymnasium vector environment over a fitted model: rewards `r − λU`, starts from the data."""
+    """A Gymnasium vector environment over a fitted model: rewards `r − λU`, starts from data, `doubt` as in training."""
     fitted = fitted if isinstance(fitted, FittedModel) else load_model(fitted)
     if horizon < 1:
         raise InputError(f"horizon is {horizon}; it must be at least 1")
     fitted = fitted.of_seeds((seed,))
     calibrated = latent_penalties(fitted, 0, (penalty,), NEIGHBOURS, points)[penalty]
-    dynamics = LatentDynamics(fitted.seed(0), fitted.scaling, termination_rule(fitted.dataset.environment))
+    dynamics = latent_dynamics(fitted, 0, doubt)
     train, _ = fitted.parts
     rows = np.linspace(0, len(train) - 1, min(points, len(train))).astype(int)
     starts = seen(dynamics, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))

@@ -44,6 +44,9 @@ class Method:
 _WEIGHTS = {"hopper": 10.0, "walker2d": 10.0, "halfcheetah": 10.0}
 _OTHERWISE = 4.0
 _REAL_SHARE = 0.05
+_DOUBT = 0.01
+# A hopper that falls after a few hundred steps must mind now.
+_DISCOUNTS = {"hopper": 0.995}
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -81,7 +84,8 @@ def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_
 class TrainConfig:
     """Settings of every stage. Neighbours are sought among `points` transitions, spread evenly over the data.
 
-    With `ppo`, policies that learn in a model learn by PPO; else, and from logged steps alone, by SAC.
+    `doubt` is how far imagined latent states are blurred, in units of the states' spread over the data. With `ppo`,
+    policies that learn in a model learn by PPO; else, and from logged steps alone, by SAC.
     """
 
     model: ModelConfig
@@ -90,6 +94,7 @@ class TrainConfig:
     ppo: PPOConfig | None = None
     neighbours: int = 20
     points: int = 100_000
+    doubt: float = 0.0
     evaluations: int = 10
     episodes: int = 10
 
@@ -97,6 +102,8 @@ class TrainConfig:
         for name in ("neighbours", "points", "evaluations", "episodes"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.doubt < math.inf:
+            raise InputError(f"doubt is {self.doubt}; it must be a number of at least 0")
 
 
 def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
@@ -120,8 +127,9 @@ def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
     driving = driving_task(dataset.environment)
     if driving is not None:
         return _driving(driving, model, small=name == "small")
+    discount = _DISCOUNTS.get(task_of(dataset.environment) or "", SACConfig.discount)
     if name == "default":
-        return TrainConfig(model, EnsembleConfig(), SACConfig())
+        return TrainConfig(model, EnsembleConfig(), SACConfig(discount=discount), doubt=_DOUBT)
     return TrainConfig(
         replace(
             model,
@@ -133,8 +141,9 @@ def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
             variance_updates=2_000,
         ),
         EnsembleConfig(updates=12_000, hidden=(128, 128)),
-        SACConfig(hidden=(128, 128), batch_size=128, updates=30_000, branches=400),
+        SACConfig(hidden=(128, 128), discount=discount, batch_size=128, updates=30_000, branches=400),
         points=10_000,
+        doubt=_DOUBT,
         evaluations=5,
         episodes=5,
     )

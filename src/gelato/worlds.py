@@ -19,7 +19,7 @@ from gelato.mdp.dynamics import AbstractDynamics, LatentDynamics
 from gelato.mdp.pessimistic import Experience
 from gelato.methods import Method, TrainConfig
 from gelato.model.fit import normalised_batch
-from gelato.model.latent import Scaling
+from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel, split_for
 from gelato.progress import working
 from gelato.uncertainty.build import build_penalty, segments_for
@@ -36,14 +36,31 @@ _LARGEST_PENALTY = 3.0
 
 def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainConfig) -> World:
     """The world of methods that learn in the latent model's."""
-    rule = termination_rule(fitted.dataset.environment)
     every = range(len(fitted.seeds))
-    dynamics = [LatentDynamics(fitted.seed(index), fitted.scaling, rule) for index in every]
+    dynamics = [latent_dynamics(fitted, index, config.doubt) for index in every]
     names = dict.fromkeys(method.penalty for method in methods)
     with working("embedding the data and calibrating penalties"):
         ready = [latent_penalties(fitted, index, names, config.neighbours, config.points) for index in every]
         penalties = [[of_seed[method.penalty] for method in methods] for of_seed in ready]
         return _world(fitted.dataset, fitted.scaling, dynamics, penalties, methods, fitted.seeds, config.sac)
+
+
+def latent_dynamics(fitted: FittedModel, index: int, doubt: float) -> LatentDynamics:
+    """The latent dynamics of one seed, with imagined states blurred by `doubt` on average over the data.
+
+    The unit is the spread of the data's states. How the blur is shared out among them is up to the decoders' σ.
+    """
+    model, (train, _) = fitted.seed(index), fitted.parts
+    blur = None
+    if doubt:
+        rows = np.linspace(0, len(train) - 1, min(SAMPLE, len(train))).astype(int)
+        blur = doubt / _typical_deviation(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
+    return LatentDynamics(model, fitted.scaling, termination_rule(fitted.dataset.environment), blur)
+
+
+@eqx.filter_jit
+def _typical_deviation(model: LatentModel, states: Float[Array, "n state"]) -> Float[Array, ""]:
+    return jnp.mean(jax.vmap(lambda s: jnp.sqrt(model.decoded_variances(model.encode(s).mean)))(states))
 
 
 def state_world(

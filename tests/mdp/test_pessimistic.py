@@ -78,6 +78,21 @@ def test_the_rule_terminates_and_the_horizon_truncates(mdp: PessimisticMDP) -> N
     assert not bool(first.truncated)
 
 
+def test_a_blurred_state_is_a_draw_from_one_of_the_decoders_and_its_latent_the_encoding(mdp: PessimisticMDP) -> None:
+    blurred = LatentDynamics(mdp.dynamics.model, mdp.dynamics.scaling, None, jnp.array(3.0))
+    z = mdp.starts[0]
+    drawn = jax.vmap(lambda key: blurred.decode(z, key=key))(jax.random.split(jax.random.key(0), 20_000))
+    members = blurred.model.decode(z)
+    variance = 9 * members.variance.mean(axis=0) + members.mean.var(axis=0)
+    np.testing.assert_allclose(
+        drawn.mean(axis=0), members.mean.mean(axis=0), atol=5 * float(variance.max() / 2e4) ** 0.5
+    )
+    np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.05)
+    outcome = blurred.imagine(blurred.embed(z, ACTION), key=jax.random.key(1))
+    plain = mdp.dynamics.imagine(blurred.embed(z, ACTION), key=jax.random.key(1))
+    assert outcome.reward == plain.reward and not bool((outcome.latent == plain.latent).any())
+
+
 def test_branches_go_on_from_where_they_are_and_start_anew_after_an_end(mdp: PessimisticMDP) -> None:
     rows, embeddings = branch(mdp.dynamics, mdp.starts, uniform, branches=16, horizon=4, key=jax.random.key(0))
     before, after = (x.reshape(4, 16, -1) for x in (rows.latents, rows.next_latents))

@@ -22,6 +22,7 @@ def train(
     model: Path | None = None,
     penalty: str | None = None,
     penalty_weight: float | None = None,
+    doubt: float | None = None,
     updates: int | None = None,
     model_updates: int | None = None,
     evaluations: int | None = None,
@@ -46,6 +47,7 @@ def train(
         model: The folder of a latent model fitted before (`gelato model fit`), instead of fitting one here.
         penalty: Another penalty for gelato (`gelato uncertainty --help` names them).
         penalty_weight: λ, in units of reward for a penalty of 1 (that of pairs clearly foreign to the data).
+        doubt: How far imagined latent states are blurred, in units of the states' spread over the data.
         updates: Updates of the policy; for driving, where PPO learns, imagined steps.
         model_updates: Updates of the model's first phase; the second gets a fifth of it.
         evaluations: How often to evaluate on the way.
@@ -59,7 +61,8 @@ def train(
     from gelato.pipeline import train as train_policies
 
     dataset = load(reference if transitions is None else f"{reference},transitions={transitions}")
-    config = _changed(train_preset(preset, dataset), updates, model_updates, evaluations, episodes)
+    given = {"doubt": doubt, "evaluations": evaluations, "episodes": episodes}
+    config = _changed(train_preset(preset, dataset), updates, model_updates, given)
     chosen = [method_for(name, dataset, penalty, penalty_weight) for name in dict.fromkeys(method)]
     if penalty is not None and "gelato" not in method:
         raise InputError("--penalty changes gelato's; the other methods have one of their own")
@@ -72,9 +75,7 @@ def train(
         _print_records(records)
 
 
-def _changed(
-    config: Any, updates: int | None, model_updates: int | None, evaluations: int | None, episodes: int | None
-) -> Any:
+def _changed(config: Any, updates: int | None, model_updates: int | None, given: dict[str, Any]) -> Any:
     from dataclasses import replace
 
     if updates is not None:
@@ -84,7 +85,6 @@ def _changed(
     if model_updates is not None:
         model = replace(config.model, updates=model_updates, variance_updates=max(1, model_updates // 5))
         config = replace(config, model=model, ensemble=replace(config.ensemble, updates=model_updates))
-    given = {"evaluations": evaluations, "episodes": episodes}
     return replace(config, **{name: value for name, value in given.items() if value is not None})
 
 

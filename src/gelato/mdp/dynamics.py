@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gelato.envs.termination import Rule
+from gelato.model.gaussian import Gaussian
 from gelato.model.latent import LatentModel, Scaling
 
 Latent = Float[Array, " latent"]
@@ -45,11 +46,16 @@ class AbstractDynamics(eqx.Module):
 
 
 class LatentDynamics(AbstractDynamics):
-    """The variational latent model; episodes end by the known rule on decoded states, else by the learned head."""
+    """The variational latent model; episodes end by the known rule on decoded states, else by the learned head.
+
+    With `blur`, an imagined state is drawn from a decoder chosen by chance with its σ times `blur`, and encoded again:
+    what a policy gains by trusting the model to the last decimal it loses here first.
+    """
 
     model: LatentModel
     scaling: Scaling
     rule: Rule | None = eqx.field(static=True)
+    blur: Float[Array, "*batch"] | None = None
 
     def start(self, state: Float[Array, " state"]) -> Latent:
         return self.model.encode(state).mean
@@ -60,10 +66,19 @@ class LatentDynamics(AbstractDynamics):
     def imagine(self, embedding: Embedded, *, key: PRNGKeyArray) -> Imagined:
         step_key, reward_key, end_key = jax.random.split(key, 3)
         z = self.model.imagine(embedding, key=step_key)
+        state = self.decode(z, key=jax.random.fold_in(step_key, 1))
         reward = self.scaling.rewards.inverse(self.model.reward(embedding).sample(key=reward_key))[0]
         if self.rule is None:
             ended = jax.random.bernoulli(end_key, self.model.termination_probability(embedding))
         else:
-            state = jnp.mean(self.model.decoded_means(z), axis=0)
             ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
-        return Imagined(z, reward, ended)
+        return Imagined(z if self.blur is None else self.start(state), reward, ended)
+
+    def decode(self, latent: Latent, *, key: PRNGKeyArray) -> Float[Array, " state"]:
+        """The normalised state a latent one stands for: the decoders' mean, or with `blur` a draw from one of them."""
+        if self.blur is None:
+            return jnp.mean(self.model.decoded_means(latent), axis=0)
+        member_key, noise_key = jax.random.split(key)
+        member = jax.random.randint(member_key, (), 0, self.model.members)
+        decoded = self.model.decode(latent)
+        return Gaussian(decoded.mean[member], self.blur**2 * decoded.variance[member]).sample(key=noise_key)
