@@ -26,7 +26,7 @@ def pessimistic_env(
     seed: int = 0,
     points: int = _POINTS,
 ) -> PessimisticVectorEnv:
-    """A Gymnasium vector environment over a fitted model: rewards `r − λU`, starts from data, `doubt` as in training."""
+    """A Gymnasium vector environment over a model: rewards `r − λU`, starts from data; `doubt` as in training."""
     fitted = fitted if isinstance(fitted, FittedModel) else load_model(fitted)
     if horizon < 1:
         raise InputError(f"horizon is {horizon}; it must be at least 1")

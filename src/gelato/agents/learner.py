@@ -11,7 +11,7 @@ from gelato.agents.cloning import CloningState, begin_cloning, clone
 from gelato.agents.networks import Actor
 from gelato.agents.ppo import PPOState
 from gelato.agents.replay import packed
-from gelato.agents.sac import METRICS, SACConfig, SACState, Terms, all_values, begin, update
+from gelato.agents.sac import METRICS, Draws, SACConfig, SACState, Terms, all_values, begin, draw, update
 from gelato.agents.world import (
     BEGIN,
     CLONE,
@@ -67,10 +67,14 @@ def _imagine(parts: Any, terms: Terms, policy: SACState, config: SACConfig) -> A
 def _learn(parts: Any, terms: Terms, policy: SACState, config: SACConfig, updates: int) -> Any:
     _, real, _, seed = parts
 
-    def one(policy: SACState, _: None) -> tuple[SACState, Array]:
-        return update(policy, real, terms, config, key=key_for(seed, LEARN, policy.step))
+    def draws_at(step: Int[Array, ""]) -> Draws:
+        space = policy.agent.actor.space
+        return draw(policy.ring, real, space, config.batch_size, key=key_for(seed, LEARN, step))
 
-    policy, metrics = jax.lax.scan(one, policy, length=updates)
+    def one(policy: SACState, draws: Draws) -> tuple[SACState, Array]:
+        return update(policy, real, terms, config, draws)
+
+    policy, metrics = jax.lax.scan(one, policy, jax.vmap(draws_at)(policy.step + jnp.arange(updates)))
     return policy, jnp.mean(metrics, axis=0)
 
 

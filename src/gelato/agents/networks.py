@@ -39,14 +39,14 @@ class Actor(eqx.Module):
         """`a ~ π(·|z)`."""
         if isinstance(self.space, Discrete):
             return jax.nn.one_hot(jax.random.categorical(key, self.network(z)), self.space.n)
-        return self.sample_with_density(z, key=key)[0]
+        return self.with_density(z, jax.random.normal(key, (self.space.size,)))[0]
 
-    def sample_with_density(
-        self, z: Float[Array, " latent"], *, key: PRNGKeyArray
+    def with_density(
+        self, z: Float[Array, " latent"], noise: Float[Array, " action"]
     ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
-        """`a ~ π(·|z)` and `log π(a|z)`, for a box of actions, differentiable in π."""
+        """`a ~ π(·|z)` and `log π(a|z)` from standard noise, for a box of actions, differentiable in π."""
         mean, log_std = self._gaussian(z)
-        raw = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+        raw = mean + jnp.exp(log_std) * noise
         return self._into_box(jnp.tanh(raw)), _squashed_density(raw, mean, log_std)
 
     def mode(self, z: Float[Array, " latent"]) -> Float[Array, " action"]:

@@ -81,6 +81,24 @@ class Terms(eqx.Module):
     highest_value: Float[Array, "*batch"]
 
 
+class Draws(eqx.Module):
+    """The random numbers of an update: rows of the data and of the ring, noise for actions after and now."""
+
+    logged: Int[Array, "*updates size"]
+    imagined: Int[Array, "*updates size"]
+    noise: Float[Array, "*updates 2 size action"]
+
+
+def draw(ring: Ring, real: Float[Array, "n columns"], space: ActionSpace, size: int, *, key: PRNGKeyArray) -> Draws:
+    """What one update needs; those of an epoch are drawn at once, since on an accelerator every draw is a kernel."""
+    real_key, ring_key, noise_key = jax.random.split(key, 3)
+    return Draws(
+        jax.random.randint(real_key, (size,), 0, len(real)),
+        jax.random.randint(ring_key, (size,), 0, jnp.maximum(ring.filled, 1)),
+        jax.random.normal(noise_key, (2, size, space.size)),
+    )
+
+
 def begin(config: SACConfig, latent_size: int, space: ActionSpace, *, key: PRNGKeyArray) -> SACState:
     """An untrained policy."""
     actor_key, critic_key = jax.random.split(key)
@@ -98,16 +116,15 @@ def begin(config: SACConfig, latent_size: int, space: ActionSpace, *, key: PRNGK
 
 
 def update(
-    state: SACState, real: Float[Array, "n columns"], terms: Terms, config: SACConfig, *, key: PRNGKeyArray
+    state: SACState, real: Float[Array, "n columns"], terms: Terms, config: SACConfig, draws: Draws
 ) -> tuple[SACState, Float[Array, " metrics"]]:
     """One update of critics, actor and temperature on a batch of logged and imagined steps."""
-    batch_key, noise_key = jax.random.split(key)
     latent_size = state.agent.actor.network.layers[0].weight.shape[-1]
-    batch = unpacked(_batch(state.ring, real, terms.real_share, config.batch_size, batch_key), latent_size)
+    batch = unpacked(_batch(state.ring, real, terms.real_share, draws), latent_size)
     trainable, static = eqx.partition(state.agent, eqx.is_array)
 
     def loss(trainable: Agent) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-        return _loss(eqx.combine(trainable, static), state.target_critics, batch, terms, config, noise_key)
+        return _loss(eqx.combine(trainable, static), state.target_critics, batch, terms, config, draws.noise)
 
     gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
     change, optimiser = _optimiser(config).update(gradient, state.optimiser, trainable)
@@ -120,34 +137,35 @@ def update(
 
 
 def _batch(
-    ring: Ring, real: Float[Array, "n columns"], real_share: Array, size: int, key: PRNGKeyArray
+    ring: Ring, real: Float[Array, "n columns"], real_share: Float[Array, ""], draws: Draws
 ) -> Float[Array, "size columns"]:
     """The first rows from the data, the rest imagined; both are gathered, since the share may differ by policy."""
-    real_key, ring_key = jax.random.split(key)
-    logged = real[jax.random.randint(real_key, (size,), 0, len(real))]
-    imagined = ring.rows[jax.random.randint(ring_key, (size,), 0, jnp.maximum(ring.filled, 1))]
+    size = len(draws.logged)
     from_data = jnp.arange(size) < jnp.round(real_share * size)
-    return jnp.where(from_data[:, None], logged, imagined)
+    return jnp.where(from_data[:, None], real[draws.logged], ring.rows[draws.imagined])
 
 
 def _loss(
-    agent: Agent, target_critics: Critic, batch: Experience, terms: Terms, config: SACConfig, key: PRNGKeyArray
+    agent: Agent,
+    target_critics: Critic,
+    batch: Experience,
+    terms: Terms,
+    config: SACConfig,
+    noise: Float[Array, "2 size action"],
 ) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
     """The sum of three losses, each with a gradient to its own part alone."""
-    next_key, now_key = jax.random.split(key)
     temperature = jax.lax.stop_gradient(jnp.exp(agent.log_temperature))
 
-    def values(critics: Critic, latents: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
-        keys = jax.random.split(key, len(latents))
-        return jax.vmap(lambda z, key: soft_value(agent.actor, critics, z, temperature, key=key))(latents, keys)
+    def values(critics: Critic, latents: Array, noise: Array) -> tuple[Array, Array]:
+        return jax.vmap(lambda z, noise: soft_value(agent.actor, critics, z, temperature, noise))(latents, noise)
 
-    after, _ = values(target_critics, batch.next_latents, next_key)
+    after, _ = values(target_critics, batch.next_latents, noise[0])
     target = batch.rewards + config.discount * (1 - batch.terminated) * after
     target = jax.lax.stop_gradient(jnp.clip(target, terms.lowest_value, terms.highest_value))
     Q = jax.vmap(lambda z, a: all_values(agent.critics, z, a))(batch.latents, batch.actions)
     critic_loss = jnp.mean((Q - target[:, None]) ** 2)
     frozen = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, agent.critics)
-    now, entropies = values(frozen, batch.latents, now_key)
+    now, entropies = values(frozen, batch.latents, noise[1])
     entropy = jnp.mean(entropies)
     surplus = jax.lax.stop_gradient(entropy) - target_entropy(agent.actor.space)
     total = _CRITICS * critic_loss - jnp.mean(now) + agent.log_temperature * surplus
@@ -159,8 +177,7 @@ def soft_value(
     critics: Critic,
     z: Float[Array, " latent"],
     temperature: Float[Array, ""],
-    *,
-    key: PRNGKeyArray,
+    noise: Float[Array, " action"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """`V(z)` and the policy's entropy at `z`: from one sample, or exactly where actions are discrete."""
     if isinstance(actor.space, Discrete):
@@ -168,7 +185,7 @@ def soft_value(
         Q = jax.vmap(lambda a: jnp.min(all_values(critics, z, a)))(jnp.eye(actor.space.n))
         entropy = -jnp.sum(jnp.exp(log_pi) * log_pi)
         return jnp.sum(jnp.exp(log_pi) * Q) + temperature * entropy, entropy
-    action, log_density = actor.sample_with_density(z, key=key)
+    action, log_density = actor.with_density(z, noise)
     return jnp.min(all_values(critics, z, action)) - temperature * log_density, -log_density
 
 
