@@ -36,11 +36,11 @@ def begin_cloning(
 
 
 def clone(
-    state: CloningState, real: Float[Array, "n columns"], rate: float, batch_size: int, *, key: PRNGKeyArray
+    state: CloningState, real: Float[Array, "n columns"], rows: Int[Array, " size"], rate: float
 ) -> tuple[CloningState, Float[Array, " metrics"]]:
-    """One update on a batch of logged steps."""
+    """One update on these rows of the data."""
     latent_size = state.actor.network.layers[0].weight.shape[-1]
-    batch = unpacked(real[jax.random.randint(key, (batch_size,), 0, len(real))], latent_size)
+    batch = unpacked(real[rows], latent_size)
     trainable, static = eqx.partition(state.actor, eqx.is_array)
 
     def loss(trainable: Actor) -> Float[Array, ""]:

@@ -107,10 +107,13 @@ def run_cloning(
     """A block of cloning for every seed."""
 
     def one(state: CloningState, real: Float[Array, "n columns"], seed: Int[Array, ""]) -> Any:
-        def step(state: CloningState, _: None) -> tuple[CloningState, Array]:
-            return clone(state, real, config.critic_rate, config.batch_size, key=key_for(seed, CLONE, state.step))
+        def rows_at(step: Int[Array, ""]) -> Int[Array, " size"]:
+            return jax.random.randint(key_for(seed, CLONE, step), (config.batch_size,), 0, len(real))
 
-        state, metrics = jax.lax.scan(step, state, length=updates)
+        def on(state: CloningState, rows: Int[Array, " size"]) -> tuple[CloningState, Array]:
+            return clone(state, real, rows, config.critic_rate)
+
+        state, metrics = jax.lax.scan(on, state, jax.vmap(rows_at)(state.step + jnp.arange(updates)))
         return state, jnp.mean(metrics, axis=0)
 
     return eqx.filter_vmap(one)(clones, world.real, world.seeds)

@@ -228,9 +228,11 @@ def _block(
     def one(state: EnsembleState, seed: Int[Array, ""]) -> tuple[EnsembleState, Array, Array]:
         key = jax.random.fold_in(jax.random.key(seed), 3)
 
-        def update(state: EnsembleState, _: None) -> tuple[EnsembleState, Float[Array, ""]]:
-            rows_key = jax.random.fold_in(key, state.step)
-            rows = jax.random.randint(rows_key, (config.members, config.batch_size), 0, len(data.inputs))
+        def draw(step: Int[Array, ""]) -> Int[Array, "members rows"]:
+            shape = (config.members, config.batch_size)
+            return jax.random.randint(jax.random.fold_in(key, step), shape, 0, len(data.inputs))
+
+        def update(state: EnsembleState, rows: Array) -> tuple[EnsembleState, Float[Array, ""]]:
             trainable, static = eqx.partition(state.members, eqx.is_array)
 
             def loss(trainable: Member) -> Float[Array, ""]:
@@ -243,7 +245,7 @@ def _block(
             new = EnsembleState(members, optimiser, state.step + 1, state.best, state.best_losses)
             return new, value / config.members
 
-        state, losses = jax.lax.scan(update, state, length=updates)
+        state, losses = jax.lax.scan(update, state, jax.vmap(draw)(state.step + jnp.arange(updates)))
         pairs, targets = (jnp.broadcast_to(x, (config.members, *x.shape)) for x in data.held_out)
         held_out = _losses(state.members, pairs, targets)
         better = held_out < state.best_losses

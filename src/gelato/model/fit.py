@@ -153,13 +153,17 @@ def run_block(
         key = jax.random.fold_in(jax.random.key(seed), phase)
         mean_counts = jnp.maximum(jnp.mean(counts, axis=0, dtype=jnp.float32), 1e-6)
 
-        def update(state: FitState, _: None) -> tuple[FitState, Float[Array, " terms"]]:
-            row_key, noise_key = jax.random.split(jax.random.fold_in(key, state.step))
-            rows = jax.random.randint(row_key, (config.batch_size,), 0, data.rows.shape[0])
+        def draw(step: Int[Array, ""]) -> tuple[Int[Array, " rows"], PRNGKeyArray]:
+            row_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
+            return jax.random.randint(row_key, (config.batch_size,), 0, data.rows.shape[0]), noise_key
+
+        def update(state: FitState, drawn: Any) -> tuple[FitState, Float[Array, " terms"]]:
+            rows, noise_key = drawn
             batch = data.batch(data.rows[rows], counts[rows] / mean_counts)
             return _update(state, batch, config, phase, noise_key)
 
-        state, terms = jax.lax.scan(update, state, length=updates)
+        # All rows of a block at once: on an accelerator every draw is a kernel.
+        state, terms = jax.lax.scan(update, state, jax.vmap(draw)(state.step + jnp.arange(updates)))
         held_out_key = jax.random.fold_in(key, 2**31)
         held_out, _ = _loss(state.model, state.target_encoder, data.held_out, config, phase, held_out_key)
         better = held_out < state.best_loss
