@@ -8,7 +8,7 @@ from jaxtyping import Array
 from gelato.agents.learner import new_policies, run_epoch
 from gelato.agents.networks import Actor
 from gelato.agents.replay import Ring, packed, unpacked
-from gelato.agents.sac import SACConfig, SACState, all_values
+from gelato.agents.sac import SACConfig, SACState, lowest_value
 from gelato.agents.world import World
 from gelato.data.spaces import Continuous, Discrete
 from gelato.mdp.pessimistic import Experience
@@ -42,7 +42,7 @@ def first(tree: SACState) -> SACState:
 
 def learned_values(known: Known, times: int = 1) -> Array:
     agent = first(trained(world_of(known), times=times)[0]).agent
-    return jax.vmap(lambda z: jnp.min(all_values(agent.critics, z, agent.actor.mode(z))))(known.starts)
+    return lowest_value(agent.critics, known.starts, jax.vmap(agent.actor.mode)(known.starts))
 
 
 def test_sac_finds_the_known_values_of_five_tiny_mdps(known: Known) -> None:

@@ -11,7 +11,7 @@ from gelato.agents.cloning import CloningState, begin_cloning, clone
 from gelato.agents.networks import Actor
 from gelato.agents.ppo import PPOState
 from gelato.agents.replay import packed
-from gelato.agents.sac import METRICS, Draws, SACConfig, SACState, Terms, all_values, begin, draw, update
+from gelato.agents.sac import METRICS, Draws, SACConfig, SACState, Terms, begin, draw, lowest_value, update
 from gelato.agents.world import (
     BEGIN,
     CLONE,
@@ -84,7 +84,7 @@ def initial_values(world: World, policies: SACState) -> Float[Array, "variants s
 
     def one(policy: SACState, initial: Float[Array, "e latent"]) -> Float[Array, ""]:
         agent = policy.agent
-        return jnp.mean(jax.vmap(lambda z: jnp.min(all_values(agent.critics, z, agent.actor.mode(z))))(initial))
+        return jnp.mean(lowest_value(agent.critics, initial, jax.vmap(agent.actor.mode)(initial)))
 
     return eqx.filter_vmap(eqx.filter_vmap(one), in_axes=(eqx.if_array(0), None))(policies, world.initial)
 

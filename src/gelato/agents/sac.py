@@ -156,44 +156,51 @@ def _loss(
     """The sum of three losses, each with a gradient to its own part alone."""
     temperature = jax.lax.stop_gradient(jnp.exp(agent.log_temperature))
 
-    def values(critics: Critic, latents: Array, noise: Array) -> tuple[Array, Array]:
-        return jax.vmap(lambda z, noise: soft_value(agent.actor, critics, z, temperature, noise))(latents, noise)
-
-    after, _ = values(target_critics, batch.next_latents, noise[0])
+    after, _ = soft_values(agent.actor, target_critics, batch.next_latents, temperature, noise[0])
     target = batch.rewards + config.discount * (1 - batch.terminated) * after
     target = jax.lax.stop_gradient(jnp.clip(target, terms.lowest_value, terms.highest_value))
-    Q = jax.vmap(lambda z, a: all_values(agent.critics, z, a))(batch.latents, batch.actions)
-    critic_loss = jnp.mean((Q - target[:, None]) ** 2)
+    Q = all_values(agent.critics, batch.latents, batch.actions)
+    critic_loss = jnp.mean((Q - target) ** 2)
     frozen = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, agent.critics)
-    now, entropies = values(frozen, batch.latents, noise[1])
+    now, entropies = soft_values(agent.actor, frozen, batch.latents, temperature, noise[1])
     entropy = jnp.mean(entropies)
     surplus = jax.lax.stop_gradient(entropy) - target_entropy(agent.actor.space)
     total = _CRITICS * critic_loss - jnp.mean(now) + agent.log_temperature * surplus
     return total, jax.lax.stop_gradient(jnp.stack([critic_loss, jnp.mean(Q), entropy, temperature]))
 
 
-def soft_value(
+def soft_values(
     actor: Actor,
     critics: Critic,
-    z: Float[Array, " latent"],
+    latents: Float[Array, "n latent"],
     temperature: Float[Array, ""],
-    noise: Float[Array, " action"],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`V(z)` and the policy's entropy at `z`: from one sample, or exactly where actions are discrete."""
+    noise: Float[Array, "n action"],
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """`V(z)` and the policy's entropy at every `z`: from one sample, or exactly where actions are discrete."""
     if isinstance(actor.space, Discrete):
-        log_pi = actor.log_probabilities(z)
-        Q = jax.vmap(lambda a: jnp.min(all_values(critics, z, a)))(jnp.eye(actor.space.n))
-        entropy = -jnp.sum(jnp.exp(log_pi) * log_pi)
-        return jnp.sum(jnp.exp(log_pi) * Q) + temperature * entropy, entropy
-    action, log_density = actor.with_density(z, noise)
-    return jnp.min(all_values(critics, z, action)) - temperature * log_density, -log_density
+        log_pi = jax.vmap(actor.log_probabilities)(latents)
+        Q = jax.vmap(lambda a: lowest_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)), out_axes=1)(
+            jnp.eye(actor.space.n)
+        )
+        entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=1)
+        return jnp.sum(jnp.exp(log_pi) * Q, axis=1) + temperature * entropy, entropy
+    actions, log_density = jax.vmap(actor.with_density)(latents, noise)
+    return lowest_value(critics, latents, actions) - temperature * log_density, -log_density
 
 
 def all_values(
-    critics: Critic, z: Float[Array, " latent"], action: Float[Array, " action"]
-) -> Float[Array, " critics"]:
-    """`Qᵢ(z, a)` of every critic."""
-    return eqx.filter_vmap(lambda critic: critic(z, action))(critics)
+    critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
+) -> Float[Array, "critics n"]:
+    """`Qᵢ(z, a)` of every critic. The critic is the outer axis, of its input too: no product has to be transposed."""
+    own = [jnp.broadcast_to(x, (_CRITICS, *x.shape)) for x in (latents, actions)]
+    return eqx.filter_vmap(lambda critic, z, a: jax.vmap(critic)(z, a))(critics, *own)
+
+
+def lowest_value(
+    critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
+) -> Float[Array, " n"]:
+    """`minᵢ Qᵢ(z, a)`."""
+    return jnp.min(all_values(critics, latents, actions), axis=0)
 
 
 def target_entropy(space: ActionSpace) -> float:
