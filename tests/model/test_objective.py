@@ -55,7 +55,7 @@ def test_terms_are_what_their_formulas_say():
     """Against a plain loop over rows and members, with the noise drawn the same way."""
     model, batch, key = small_model(), batch_of(6), jax.random.key(3)
     terms = terms_of(model, batch, key=key)
-    noise = jax.random.normal(key, (6, 3, 4))
+    noise = jax.random.normal(key, (3 * 6, 4)).reshape(3, 6, 4).swapaxes(0, 1)
     squared = np.zeros((3, 3, 6, 3))
     prior, dynamics, reward, ends, policy = ([] for _ in range(5))
     for row in range(6):

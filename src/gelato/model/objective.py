@@ -10,6 +10,7 @@ termination's and the behaviour policy's.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -35,17 +36,6 @@ class Batch(eqx.Module):
     weights: Float[Array, "*n members"]
 
 
-class _Parts(eqx.Module):
-    """What one transition contributes before its latents are decoded and the batch's variances are known."""
-
-    latents: Float[Array, "*n 3 latent"]
-    reward: Float[Array, "*n 1"]
-    prior: Float[Array, "*n"]
-    dynamics: Float[Array, "*n"]
-    termination: Float[Array, "*n"]
-    policy: Float[Array, "*n"]
-
-
 def objective_terms(
     model: LatentModel,
     target_encoder: GaussianMLP,
@@ -56,30 +46,35 @@ def objective_terms(
     key: PRNGKeyArray,
 ) -> Terms:
     """Each term as a loss (negative log-likelihood or divergence), averaged over the batch."""
+    n = len(batch.states)
     # One draw for the whole batch: a key for each row would cost as many kernels as a network.
-    noise = jax.random.normal(key, (batch.rewards.shape[0], 3, model.latent_size))
-    parts = jax.vmap(_parts, in_axes=(None, None, 0, 0))(model, target_encoder, batch, noise)
-    # The member is the outer axis: one batched product a layer, which is over twice as fast as the other way round.
-    means = eqx.filter_vmap(lambda mean: jax.vmap(jax.vmap(mean))(parts.latents))(model.decoders.mean)
+    noise = jax.random.normal(key, (3 * n, model.latent_size))
+    posteriors = jax.vmap(model.encode)(jnp.concatenate([batch.states, batch.next_states]))
+    target = jax.lax.stop_gradient(jax.vmap(target_encoder)(batch.next_states))
+    sampled = posteriors.at(noise[: 2 * n])
+    e = jax.vmap(model.embedding)(sampled[:n], batch.actions)
+    forward = jax.vmap(model.forward)(e)
+    logits = jax.vmap(model.termination)(jax.lax.stop_gradient(e))[:, 0]
+    reward_errors = jnp.square(jax.vmap(model.reward.mean)(e) - batch.rewards)
+    reward_variance = calibrated_variance(reward_errors[None], jnp.ones((1, n)), minimum_variance, per_dimension=False)
+    latents = jnp.concatenate([sampled, forward.at(noise[2 * n :])])
+    means = _every_member(model.decoders.mean, latents, model.members)
     weights = batch.weights.T
 
     def decoder_loss(index: int, states: Float[Array, "n state"]) -> Float[Array, ""]:
-        squared = jnp.square(means[:, :, index] - states)
+        squared = jnp.square(means[:, index * n : (index + 1) * n] - states)
         variance = calibrated_variance(squared, weights, minimum_variance, per_dimension=per_dimension)
         return -jnp.mean(weights * log_density(squared, variance))
 
-    reward_variance = calibrated_variance(
-        parts.reward[None], jnp.ones((1, parts.reward.shape[0])), minimum_variance, per_dimension=False
-    )
     return {
         "reconstruction": decoder_loss(0, batch.states),
         "successor": decoder_loss(1, batch.next_states),
         "prediction": decoder_loss(2, batch.next_states),
-        "reward": -jnp.mean(log_density(parts.reward, reward_variance[0])),
-        "prior": jnp.mean(parts.prior),
-        "dynamics": jnp.mean(parts.dynamics),
-        "termination": jnp.mean(parts.termination),
-        "policy": jnp.mean(parts.policy),
+        "reward": -jnp.mean(log_density(reward_errors, reward_variance[0])),
+        "prior": jnp.mean(posteriors.divergence(standard_like(posteriors))[:n]),
+        "dynamics": jnp.mean(target.divergence(forward)),
+        "termination": jnp.mean(jax.nn.softplus(logits) - batch.terminated * logits),
+        "policy": jnp.mean(jax.vmap(_policy_loss, in_axes=(None, 0, 0))(model.policy, batch.states, batch.actions)),
     }
 
 
@@ -110,29 +105,19 @@ def variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
         batch.states, batch.actions
     )
     latents = jax.vmap(lambda e: model.forward(e).mean)(embedded)
-    decoded = eqx.filter_vmap(lambda member: jax.vmap(member)(latents))(model.decoders)
+    decoded = _every_member(model.decoders, latents, model.members)
     states = decoded.log_density(jnp.broadcast_to(batch.next_states, decoded.mean.shape))
     rewards = jax.vmap(model.reward)(embedded).log_density(batch.rewards)
     return -jnp.mean(batch.weights.T * states) - jnp.mean(rewards)
 
 
-def _parts(
-    model: LatentModel, target_encoder: GaussianMLP, transition: Batch, noise: Float[Array, "3 latent"]
-) -> _Parts:
-    posteriors = jax.vmap(model.encode)(jnp.stack([transition.states, transition.next_states]))
-    target = jax.lax.stop_gradient(target_encoder(transition.next_states))
-    z0, z1 = posteriors.at(noise[:2])
-    e = model.embedding(z0, transition.actions)
-    forward = model.forward(e)
-    logit = model.termination(jax.lax.stop_gradient(e))[0]
-    return _Parts(
-        latents=jnp.stack([z0, z1, forward.at(noise[2])]),
-        reward=jnp.square(model.reward.mean(e) - transition.rewards),
-        prior=posteriors.divergence(standard_like(posteriors))[0],
-        dynamics=target.divergence(forward),
-        termination=jax.nn.softplus(logit) - transition.terminated * logit,
-        policy=_policy_loss(model.policy, transition.states, transition.actions),
-    )
+def _every_member(networks: Any, latents: Float[Array, "n latent"], members: int) -> Any:
+    """What every member makes of every latent state, the member first.
+
+    Each has an input of its own: one batched product a layer, and none that has to be transposed.
+    """
+    own = jnp.broadcast_to(latents, (members, *latents.shape))
+    return eqx.filter_vmap(lambda network, latents: jax.vmap(network)(latents))(networks, own)
 
 
 def _policy_loss(
