@@ -81,6 +81,7 @@ class Images(eqx.Module):
     segments: int = eqx.field(static=True)
 
     @staticmethod
+    @eqx.filter_jit
     def of(metric: Composite, points: Float[Array, "n embedding"], segments: int) -> "Images":
         """The images of points, in chunks of bounded memory."""
 
