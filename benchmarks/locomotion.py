@@ -71,7 +71,11 @@ def _train(arguments: argparse.Namespace, name: str, methods: list[str]) -> None
         config=config,
         model=None if arguments.models is None else arguments.models / name / "model",
     )
-    merge_records(arguments.results, [{**record, "dataset": name, "device": device()} for record in records], KEYS)
+    settings = {"dataset": name, "updates": config.sac.updates, "discount": config.sac.discount, "device": device()}
+    for record in records:
+        in_latents = METHODS[str(record["method"])].space == "latent"
+        settings["doubt"] = config.doubt if in_latents else None
+        merge_records(arguments.results, [{**record, **settings}], KEYS)
 
 
 if __name__ == "__main__":

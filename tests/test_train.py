@@ -84,7 +84,7 @@ def test_metrics_are_there_for_tensorboard_too(finished: Path) -> None:
 
 
 def test_the_mdp_of_a_run_is_an_environment_for_others(finished: Path, dataset: Dataset) -> None:
-    env = pessimistic_env(finished / "model", penalty="euclidean", horizon=3, num_envs=2, seed=1)
+    env = pessimistic_env(finished / "model", penalty="euclidean", horizon=3, doubt=0.01, num_envs=2, seed=1)
     env.reset(seed=0)
     _, _, terminated, truncated, infos = zip(*(env.step(np.zeros(2, int)) for _ in range(3)))
     assert infos[0]["penalty"].shape == (2,) and (terminated[-1] | truncated[-1]).any()
@@ -167,6 +167,8 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
         (["train", "four-rooms-hole", "--run", "R", "--method", "sac", "--penalty", "geodesic"], "one of their own"),
         (["train", "four-rooms-hole", "--run", "R", "--penalty", "geodesc"], "is not one of transport"),
         (["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "-1"], "must be a number of at least 0"),
+        (["train", "four-rooms-hole", "--run", "R", "--doubt", "-1"], "must be a number of at least 0"),
+        (["train", "four-rooms-hole", "--run", "R", "--doubt", "1", "--method", "sac"], "none of these does"),
         (["train", "four-rooms-hole", "--run", "R", "--model", "nowhere"], "not a run's folder"),
         (["evaluate", "nowhere"], "not a run's folder"),
         (["table", "nowhere"], "has no results"),

@@ -45,7 +45,7 @@ _WEIGHTS = {"hopper": 10.0, "walker2d": 10.0, "halfcheetah": 10.0}
 _OTHERWISE = 4.0
 _REAL_SHARE = 0.05
 _DOUBT = 0.01
-# A hopper that falls after a few hundred steps must mind now.
+# A hopper that falls after a few hundred steps must mind now; to learn that far ahead takes more than `small` has.
 _DISCOUNTS = {"hopper": 0.995}
 
 METHODS: dict[str, Method] = {
@@ -102,8 +102,13 @@ class TrainConfig:
         for name in ("neighbours", "points", "evaluations", "episodes"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 <= self.doubt < math.inf:
-            raise InputError(f"doubt is {self.doubt}; it must be a number of at least 0")
+        check_doubt(self.doubt)
+
+
+def check_doubt(doubt: float) -> None:
+    """Refuse what is no size of a blur."""
+    if not 0 <= doubt < math.inf:
+        raise InputError(f"doubt is {doubt}; it must be a number of at least 0")
 
 
 def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
@@ -127,8 +132,8 @@ def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
     driving = driving_task(dataset.environment)
     if driving is not None:
         return _driving(driving, model, small=name == "small")
-    discount = _DISCOUNTS.get(task_of(dataset.environment) or "", SACConfig.discount)
     if name == "default":
+        discount = _DISCOUNTS.get(task_of(dataset.environment) or "", SACConfig.discount)
         return TrainConfig(model, EnsembleConfig(), SACConfig(discount=discount), doubt=_DOUBT)
     return TrainConfig(
         replace(
@@ -141,7 +146,7 @@ def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
             variance_updates=2_000,
         ),
         EnsembleConfig(updates=12_000, hidden=(128, 128)),
-        SACConfig(hidden=(128, 128), discount=discount, batch_size=128, updates=30_000, branches=400),
+        SACConfig(hidden=(128, 128), batch_size=128, updates=30_000, branches=400),
         points=10_000,
         doubt=_DOUBT,
         evaluations=5,

@@ -50,9 +50,9 @@ def latent_dynamics(fitted: FittedModel, index: int, doubt: float) -> LatentDyna
 
     The unit is the spread of the data's states. How the blur is shared out among them is up to the decoders' σ.
     """
-    model, (train, _) = fitted.seed(index), fitted.parts
-    blur = None
+    model, blur = fitted.seed(index), None
     if doubt:
+        train, _ = fitted.parts
         rows = np.linspace(0, len(train) - 1, min(SAMPLE, len(train))).astype(int)
         blur = doubt / _typical_deviation(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
     return LatentDynamics(model, fitted.scaling, termination_rule(fitted.dataset.environment), blur)

@@ -8,7 +8,7 @@ from jaxtyping import Array
 from gelato.agents.learner import new_policies, run_epoch
 from gelato.agents.networks import Actor
 from gelato.agents.replay import Ring, packed, unpacked
-from gelato.agents.sac import SACConfig, SACState, lowest_value
+from gelato.agents.sac import SACConfig, SACState, least_of_critics
 from gelato.agents.world import World
 from gelato.data.spaces import Continuous, Discrete
 from gelato.mdp.pessimistic import Experience
@@ -42,7 +42,7 @@ def first(tree: SACState) -> SACState:
 
 def learned_values(known: Known, times: int = 1) -> Array:
     agent = first(trained(world_of(known), times=times)[0]).agent
-    return lowest_value(agent.critics, known.starts, jax.vmap(agent.actor.mode)(known.starts))
+    return least_of_critics(agent.critics, known.starts, jax.vmap(agent.actor.mode)(known.starts))
 
 
 def test_sac_finds_the_known_values_of_five_tiny_mdps(known: Known) -> None:
@@ -108,7 +108,7 @@ def test_the_density_of_a_squashed_action_integrates_to_one() -> None:
     actor = Actor(2, Continuous((-1.0,), (1.0,)), (8,), key=jax.random.key(0))
     z = jnp.array([0.3, -0.7])
     noise = jax.random.normal(jax.random.key(1), (20_000, 1))
-    actions, log_density = jax.vmap(lambda noise: actor.with_density(z, noise))(noise)
+    actions, log_density = jax.vmap(lambda noise: actor.action_and_density(z, noise))(noise)
     # E[1/π(a)] over a ~ π is the length of the interval that π reaches, 2.
     np.testing.assert_allclose(jnp.mean(jnp.exp(-log_density) * (jnp.abs(actions[:, 0]) < 0.9)), 1.8, rtol=0.05)
 

@@ -88,9 +88,19 @@ def test_a_blurred_state_is_a_draw_from_one_of_the_decoders_and_its_latent_the_e
         drawn.mean(axis=0), members.mean.mean(axis=0), atol=5 * float(variance.max() / 2e4) ** 0.5
     )
     np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.05)
-    outcome = blurred.imagine(blurred.embed(z, ACTION), key=jax.random.key(1))
-    plain = mdp.dynamics.imagine(blurred.embed(z, ACTION), key=jax.random.key(1))
-    assert outcome.reward == plain.reward and not bool((outcome.latent == plain.latent).any())
+    e, sharp = blurred.embed(z, ACTION), LatentDynamics(blurred.model, blurred.scaling, None, jnp.array(0.0))
+    outcome, plain = (dynamics.imagine(e, key=jax.random.key(1)) for dynamics in (sharp, mdp.dynamics))
+    encoded = jax.vmap(sharp.start)(blurred.model.decode(plain.latent).mean)
+    assert outcome.reward == plain.reward
+    assert float(jnp.min(jnp.max(jnp.abs(encoded - outcome.latent), axis=1))) < 1e-5
+
+
+def test_blurred_latents_stay_where_the_data_reaches(mdp: PessimisticMDP) -> None:
+    low, high = jnp.full(3, -0.1), jnp.full(3, 0.1)
+    kept = eqx.tree_at(lambda m: (m.support.low, m.support.high), mdp.dynamics.model, (low, high))
+    blurred = LatentDynamics(kept, mdp.dynamics.scaling, None, jnp.array(3.0))
+    latent = blurred.imagine(blurred.embed(mdp.starts[0], ACTION), key=jax.random.key(0)).latent
+    assert bool(((low <= latent) & (latent <= high)).all())
 
 
 def test_branches_go_on_from_where_they_are_and_start_anew_after_an_end(mdp: PessimisticMDP) -> None:

@@ -11,7 +11,7 @@ from gelato.agents.cloning import CloningState, begin_cloning, clone
 from gelato.agents.networks import Actor
 from gelato.agents.ppo import PPOState
 from gelato.agents.replay import packed
-from gelato.agents.sac import METRICS, Draws, SACConfig, SACState, Terms, begin, draw, lowest_value, update
+from gelato.agents.sac import METRICS, Draws, SACConfig, SACState, Terms, begin, draws_for, least_of_critics, update
 from gelato.agents.world import (
     BEGIN,
     CLONE,
@@ -69,7 +69,7 @@ def _learn(parts: Any, terms: Terms, policy: SACState, config: SACConfig, update
 
     def draws_at(step: Int[Array, ""]) -> Draws:
         space = policy.agent.actor.space
-        return draw(policy.ring, real, space, config.batch_size, key=key_for(seed, LEARN, step))
+        return draws_for(policy.ring, real, space, config.batch_size, key=key_for(seed, LEARN, step))
 
     def one(policy: SACState, draws: Draws) -> tuple[SACState, Array]:
         return update(policy, real, terms, config, draws)
@@ -84,7 +84,7 @@ def initial_values(world: World, policies: SACState) -> Float[Array, "variants s
 
     def one(policy: SACState, initial: Float[Array, "e latent"]) -> Float[Array, ""]:
         agent = policy.agent
-        return jnp.mean(lowest_value(agent.critics, initial, jax.vmap(agent.actor.mode)(initial)))
+        return jnp.mean(least_of_critics(agent.critics, initial, jax.vmap(agent.actor.mode)(initial)))
 
     return eqx.filter_vmap(eqx.filter_vmap(one), in_axes=(eqx.if_array(0), None))(policies, world.initial)
 
@@ -107,13 +107,13 @@ def run_cloning(
     """A block of cloning for every seed."""
 
     def one(state: CloningState, real: Float[Array, "n columns"], seed: Int[Array, ""]) -> Any:
-        def rows_at(step: Int[Array, ""]) -> Int[Array, " size"]:
-            return jax.random.randint(key_for(seed, CLONE, step), (config.batch_size,), 0, len(real))
+        def rows_at(number: Int[Array, ""]) -> Int[Array, " size"]:
+            return jax.random.randint(key_for(seed, CLONE, number), (config.batch_size,), 0, len(real))
 
-        def on(state: CloningState, rows: Int[Array, " size"]) -> tuple[CloningState, Array]:
+        def step(state: CloningState, rows: Int[Array, " size"]) -> tuple[CloningState, Array]:
             return clone(state, real, rows, config.critic_rate)
 
-        state, metrics = jax.lax.scan(on, state, jax.vmap(rows_at)(state.step + jnp.arange(updates)))
+        state, metrics = jax.lax.scan(step, state, jax.vmap(rows_at)(state.step + jnp.arange(updates)))
         return state, jnp.mean(metrics, axis=0)
 
     return eqx.filter_vmap(one)(clones, world.real, world.seeds)

@@ -39,9 +39,9 @@ class Actor(eqx.Module):
         """`a ~ π(·|z)`."""
         if isinstance(self.space, Discrete):
             return jax.nn.one_hot(jax.random.categorical(key, self.network(z)), self.space.n)
-        return self.with_density(z, jax.random.normal(key, (self.space.size,)))[0]
+        return self.action_and_density(z, jax.random.normal(key, (self.space.size,)))[0]
 
-    def with_density(
+    def action_and_density(
         self, z: Float[Array, " latent"], noise: Float[Array, " action"]
     ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
         """`a ~ π(·|z)` and `log π(a|z)` from standard noise, for a box of actions, differentiable in π."""

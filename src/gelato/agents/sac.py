@@ -23,6 +23,7 @@ from gelato.agents.replay import Ring, unpacked
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.errors import InputError
 from gelato.mdp.pessimistic import Experience
+from gelato.model.networks import every_member
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
 _CRITICS = 2
@@ -89,7 +90,9 @@ class Draws(eqx.Module):
     noise: Float[Array, "*updates 2 size action"]
 
 
-def draw(ring: Ring, real: Float[Array, "n columns"], space: ActionSpace, size: int, *, key: PRNGKeyArray) -> Draws:
+def draws_for(
+    ring: Ring, real: Float[Array, "n columns"], space: ActionSpace, size: int, *, key: PRNGKeyArray
+) -> Draws:
     """What one update needs; those of an epoch are drawn at once, since on an accelerator every draw is a kernel."""
     real_key, ring_key, noise_key = jax.random.split(key, 3)
     return Draws(
@@ -179,24 +182,23 @@ def soft_values(
     """`V(z)` and the policy's entropy at every `z`: from one sample, or exactly where actions are discrete."""
     if isinstance(actor.space, Discrete):
         log_pi = jax.vmap(actor.log_probabilities)(latents)
-        Q = jax.vmap(lambda a: lowest_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)), out_axes=1)(
+        Q = jax.vmap(lambda a: least_of_critics(critics, latents, jnp.broadcast_to(a, log_pi.shape)), out_axes=1)(
             jnp.eye(actor.space.n)
         )
         entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=1)
         return jnp.sum(jnp.exp(log_pi) * Q, axis=1) + temperature * entropy, entropy
-    actions, log_density = jax.vmap(actor.with_density)(latents, noise)
-    return lowest_value(critics, latents, actions) - temperature * log_density, -log_density
+    actions, log_density = jax.vmap(actor.action_and_density)(latents, noise)
+    return least_of_critics(critics, latents, actions) - temperature * log_density, -log_density
 
 
 def all_values(
     critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
 ) -> Float[Array, "critics n"]:
-    """`Qᵢ(z, a)` of every critic. The critic is the outer axis, of its input too: no product has to be transposed."""
-    own = [jnp.broadcast_to(x, (_CRITICS, *x.shape)) for x in (latents, actions)]
-    return eqx.filter_vmap(lambda critic, z, a: jax.vmap(critic)(z, a))(critics, *own)
+    """`Qᵢ(z, a)` of every critic."""
+    return every_member(critics, latents, actions)
 
 
-def lowest_value(
+def least_of_critics(
     critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
 ) -> Float[Array, " n"]:
     """`minᵢ Qᵢ(z, a)`."""

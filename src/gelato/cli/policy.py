@@ -47,7 +47,8 @@ def train(
         model: The folder of a latent model fitted before (`gelato model fit`), instead of fitting one here.
         penalty: Another penalty for gelato (`gelato uncertainty --help` names them).
         penalty_weight: λ, in units of reward for a penalty of 1 (that of pairs clearly foreign to the data).
-        doubt: How far imagined latent states are blurred, in units of the states' spread over the data.
+        doubt: How far imagined latent states are blurred, in units of the states' spread over the data; 0.01 unless
+            told, 0 in Four Rooms and driving.
         updates: Updates of the policy; for driving, where PPO learns, imagined steps.
         model_updates: Updates of the model's first phase; the second gets a fifth of it.
         evaluations: How often to evaluate on the way.
@@ -66,6 +67,8 @@ def train(
     chosen = [method_for(name, dataset, penalty, penalty_weight) for name in dict.fromkeys(method)]
     if penalty is not None and "gelato" not in method:
         raise InputError("--penalty changes gelato's; the other methods have one of their own")
+    if doubt is not None and not any(one.space == "latent" for one in chosen):
+        raise InputError("--doubt is for methods that imagine in the latent model; none of these does")
     records = train_policies(
         dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config, model=model, tensorboard=tensorboard
     )

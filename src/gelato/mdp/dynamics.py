@@ -64,15 +64,15 @@ class LatentDynamics(AbstractDynamics):
         return self.model.embedding(latent, action)
 
     def imagine(self, embedding: Embedded, *, key: PRNGKeyArray) -> Imagined:
-        step_key, reward_key, end_key = jax.random.split(key, 3)
+        step_key, reward_key, end_key, blur_key = jax.random.split(key, 4)
         z = self.model.imagine(embedding, key=step_key)
-        state = self.decode(z, key=jax.random.fold_in(step_key, 1))
+        state = self.decode(z, key=blur_key)
         reward = self.scaling.rewards.inverse(self.model.reward(embedding).sample(key=reward_key))[0]
         if self.rule is None:
             ended = jax.random.bernoulli(end_key, self.model.termination_probability(embedding))
         else:
             ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
-        return Imagined(z if self.blur is None else self.start(state), reward, ended)
+        return Imagined(z if self.blur is None else self.model.support(self.start(state)), reward, ended)
 
     def decode(self, latent: Latent, *, key: PRNGKeyArray) -> Float[Array, " state"]:
         """The normalised state a latent one stands for: the decoders' mean, or with `blur` a draw from one of them."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -154,3 +155,13 @@ class SplitGaussian(eqx.Module):
 def positive(raw: Float[Array, " dim"], minimum: float, at_zero: float) -> Float[Array, " dim"]:
     """`minimum + softplus(raw + c)`, with `c` such that a raw 0 gives `minimum + at_zero`."""
     return minimum + jax.nn.softplus(raw + math.log(math.expm1(at_zero)))
+
+
+def every_member(members: Any, *inputs: Float[Array, "n _"]) -> Any:
+    """What every member of an ensemble makes of every row; the member is the first axis of its weights and of this.
+
+    Each has an input of its own: one batched product a layer, and none that has to be transposed.
+    """
+    count = len(jax.tree.leaves(eqx.filter(members, eqx.is_array))[0])
+    own = [jnp.broadcast_to(x, (count, *x.shape)) for x in inputs]
+    return eqx.filter_vmap(lambda member, *own: jax.vmap(member)(*own))(members, *own)

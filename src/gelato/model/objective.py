@@ -10,7 +10,6 @@ termination's and the behaviour policy's.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.model.gaussian import log_density, standard_like
 from gelato.model.latent import LatentModel
-from gelato.model.networks import MLP, GaussianMLP
+from gelato.model.networks import MLP, GaussianMLP, every_member
 
 Terms = dict[str, Float[Array, ""]]
 TERMS = ("reconstruction", "successor", "prediction", "reward", "prior", "dynamics", "termination", "policy")
@@ -58,7 +57,7 @@ def objective_terms(
     reward_errors = jnp.square(jax.vmap(model.reward.mean)(e) - batch.rewards)
     reward_variance = calibrated_variance(reward_errors[None], jnp.ones((1, n)), minimum_variance, per_dimension=False)
     latents = jnp.concatenate([sampled, forward.at(noise[2 * n :])])
-    means = _every_member(model.decoders.mean, latents, model.members)
+    means = every_member(model.decoders.mean, latents)
     weights = batch.weights.T
 
     def decoder_loss(index: int, states: Float[Array, "n state"]) -> Float[Array, ""]:
@@ -105,19 +104,10 @@ def variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
         batch.states, batch.actions
     )
     latents = jax.vmap(lambda e: model.forward(e).mean)(embedded)
-    decoded = _every_member(model.decoders, latents, model.members)
+    decoded = every_member(model.decoders, latents)
     states = decoded.log_density(jnp.broadcast_to(batch.next_states, decoded.mean.shape))
     rewards = jax.vmap(model.reward)(embedded).log_density(batch.rewards)
     return -jnp.mean(batch.weights.T * states) - jnp.mean(rewards)
-
-
-def _every_member(networks: Any, latents: Float[Array, "n latent"], members: int) -> Any:
-    """What every member makes of every latent state, the member first.
-
-    Each has an input of its own: one batched product a layer, and none that has to be transposed.
-    """
-    own = jnp.broadcast_to(latents, (members, *latents.shape))
-    return eqx.filter_vmap(lambda network, latents: jax.vmap(network)(latents))(networks, own)
 
 
 def _policy_loss(
