@@ -96,8 +96,9 @@ def train(
             model=None if model is None else str(model),
         )
         if not (folder.folder / "results.json").exists():
-            minutes = expected_seconds(dataset, methods, seeds, config, fits=fitted is None) / 60
-            note(f"expect about {max(1, round(minutes))} minutes on this machine; Ctrl-C keeps what is done")
+            minutes = max(1, round(expected_seconds(dataset, methods, seeds, config, fits=fitted is None) / 60))
+            long = f"{minutes} minutes" if minutes > 1 else "a minute"
+            note(f"expect about {long} on this machine; Ctrl-C keeps what is done")
         context = nullcontext() if environment is None else evaluator(environment, workers)
         with context as evaluate:
             records: list[Record] = []

@@ -41,6 +41,8 @@ def trained_policies(
             continue
         labels = [(name, number) for name in inner["methods"] for number in inner["seeds"]]
         chosen = [method in (None, name) and seed in (None, number) for name, number in labels]
+        if which == "best" and any(chosen) and Run(group).has("last") and not Run(group).has("best"):
+            raise InputError(f"{run}: holds no best policies, since there was no environment to tell; take the last")
         policies = load_policies(group / f"{which}.npz") if any(chosen) else []
         for policy, (name, number), wanted in zip(policies, labels, chosen):
             if wanted:

@@ -152,5 +152,6 @@ def _readable(summary: dict[str, Any]) -> dict[str, str]:
         fields["actions"] = f"{space['discrete']} discrete; taken {counts} times"
     else:
         low, high = summary["action_range"]
-        fields["actions"] = f"{len(low)} continuous, {min(low):.4g} to {max(high):.4g}"
+        box = ", ".join(f"[{a}, {b}]" for a, b in zip(space["low"], space["high"]))
+        fields["actions"] = f"{len(low)} continuous in {box}; taken {min(low):.4g} to {max(high):.4g}"
     return fields | {"memory": f"{summary['bytes'] / 1e6:,.1f} MB", "fingerprint": summary["fingerprint"]}

@@ -206,9 +206,12 @@ def export(
         which: The last policy of training, or the one with the best return on the way.
     """
     from gelato.cli.output import print_fields
+    from gelato.errors import InputError
     from gelato.evaluation.onnx_export import export_onnx
     from gelato.trained import trained_policies
 
+    if onnx.suffix != ".onnx":
+        raise InputError(f"{onnx}: a graph must end in .onnx")
     chosen = trained_policies(run, which, method, seed)[0]
     difference = export_onnx(chosen.policy, onnx)
     print_fields(

@@ -8,13 +8,16 @@
 | `minari:ID` | a Minari dataset, local or remote |
 | `d4rl:PATH` | a D4RL HDF5 file |
 | `file:PATH` | a plain `.npz`, `.hdf5` or `.h5` file |
-| `file:PATH,observations=obs,low=-2,high=2` | the same, with other field names and the action range given |
+| `file:PATH,observations=x,low=-2,high=2` | the same, with other field names and the action range given |
+| `file:PATH,environment=Pendulum-v1` | the same, with the environment that policies can be run in |
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
+from typing import NoReturn
 
 from gelato.data import store
 from gelato.data.files import FIELD_NAMES, load_d4rl, load_file
@@ -29,7 +32,7 @@ _OPTIONS = {
     "named": ("transitions", "episodes", "seed"),
     "minari": (),
     "d4rl": (),
-    "file": (*FIELD_NAMES, "low", "high", "discrete"),
+    "file": (*FIELD_NAMES, "low", "high", "discrete", "environment"),
 }
 
 
@@ -72,12 +75,22 @@ def parse(reference: str) -> Reference:
     # From the end, and known keys only: a path may hold commas of its own.
     while match := re.fullmatch(rf"(.*),({'|'.join(_OPTIONS[scheme]) or '(?!)'})=([^,]*)", target):
         target, options[match[2]] = match[1], match[3]
-    if scheme == "named" and "," in target:
-        known = ", ".join(_OPTIONS[scheme])
-        raise InputError(f"{reference}: unknown option {target.partition(',')[2]!r}; a name takes: {known}")
+    option = re.fullmatch(r"(.*?),(\w+=.*)", target)
+    if option and not (scheme in ("file", "d4rl") and Path(target).expanduser().exists()):
+        _refuse(reference, scheme, *option.groups())
     if not target:
         raise InputError(f"{reference!r} names no data; write a dataset's name, minari:ID, d4rl:PATH or file:PATH")
     return Reference(scheme, target, options)
+
+
+def _refuse(reference: str, scheme: str, target: str, option: str) -> NoReturn:
+    """Say that an option is unknown, and which one may have been meant."""
+    if scheme == "named" and Path(target).suffix:
+        raise InputError(f"{reference}: no dataset has such a name; a file is file:PATH or d4rl:PATH")
+    near = get_close_matches(option.partition("=")[0], _OPTIONS[scheme], n=1, cutoff=0.8)
+    known = f"takes: {', '.join(_OPTIONS[scheme])}" if _OPTIONS[scheme] else "takes none"
+    hint = f"did you mean {near[0]}?" if near else f"{'a name' if scheme == 'named' else f'{scheme}:'} {known}"
+    raise InputError(f"{reference}: unknown option {option!r}; {hint}")
 
 
 def load(reference: str) -> Dataset:
@@ -94,7 +107,8 @@ def load(reference: str) -> Dataset:
     if parsed.scheme == "d4rl":
         return Dataset(reference, path.stem, load_d4rl(path))
     names = {field: parsed.options[field] for field in FIELD_NAMES if field in parsed.options}
-    return Dataset(reference, None, load_file(path, names, _action_space(parsed.options)))
+    environment = parsed.options.get("environment")
+    return Dataset(reference, environment, load_file(path, names, _action_space(parsed.options)))
 
 
 def resolve(parsed: Reference) -> Named:
