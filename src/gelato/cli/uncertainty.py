@@ -80,10 +80,10 @@ def trust(
     on typical data and about 1 on pairs foreign to it.
 
     Args:
-        run: The folder of a fitted model (`gelato model fit`).
+        run: The folder of a fitted model (of `gelato model fit`, or `RUN/model` of `gelato train`).
         data: The data to judge, by its reference (`file:log.npz`, `hopper-medium`, …).
         penalty: What measures how far a state-action is from the model's data; `transport` unless told, and
-            `geodesic` where that cannot tell foreign pairs from the data.
+            `geodesic` where that would trust most pairs foreign to the data.
         rows: Judge at most so many rows, spread evenly over the data.
         seed: Of which seed's model.
         json: Print one JSON object and nothing else.
@@ -94,16 +94,18 @@ def trust(
     from gelato.cli.output import print_fields
     from gelato.data.reference import load
     from gelato.errors import InputError
+    from gelato.model.training import load_model
     from gelato.progress import working
     from gelato.results import write_csv
-    from gelato.uncertainty.trust import Trust
+    from gelato.uncertainty.trust import Trust, check_spaces
 
     if rows < 1:
         raise InputError(f"rows is {rows}; judge at least one")
     check_file(out)
+    fitted, dataset = load_model(run), load(data)
+    check_spaces(fitted, dataset)
     with working("measuring distances to the model's data"):
-        judge = Trust(run, penalty=penalty, seed=seed)
-    dataset = load(data)
+        judge = Trust(fitted, penalty=penalty, seed=seed)
     with working("judging"):
         judged = judge.of_data(dataset, rows)
     if out is not None:

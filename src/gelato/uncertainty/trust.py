@@ -25,6 +25,8 @@ from gelato.uncertainty.scores import ORDINARY
 _SAMPLE = 1024
 _PREFERRED: PenaltyName = "transport"
 _OTHERWISE: PenaltyName = "geodesic"
+# Of foreign pairs.
+_MOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Trust:
 
     `foreign_trusted` is the share of pairs foreign to the data that it would trust: the smaller, the better it judges.
     A penalty that is typically no larger on them than on held-out data is refused. Unless told, `transport` judges, and
-    `geodesic` where `transport` is refused, as it is on a few dozen transitions.
+    `geodesic` where `transport` would trust most foreign pairs, as it does with little data or a short fit.
     """
 
     def __init__(self, fitted: FittedModel | Path | str, *, penalty: PenaltyName | None = None, seed: int = 0) -> None:
@@ -50,8 +52,8 @@ class Trust:
         self.fitted, self.model = fitted, fitted.seed(fitted.seeds.index(seed))
         train, held_out = (embed(self.model, fitted.scaling, part) for part in fitted.parts)
         tells = self._judge_by(penalty or _PREFERRED, train, held_out)
-        if penalty is None and not tells:
-            note(f"{_PREFERRED} cannot tell foreign pairs from this data; {_OTHERWISE} distance judges")
+        if penalty is None and not (tells and self.foreign_trusted <= _MOST):
+            note(f"{_PREFERRED} would trust {self.foreign_trusted:.0%} of foreign pairs; {_OTHERWISE} distance judges")
             tells = self._judge_by(_OTHERWISE, train, held_out)
         if not tells:
             raise InputError(
@@ -88,11 +90,7 @@ class Trust:
     def of_data(self, dataset: Dataset, rows: int) -> list[Record]:
         """Judge at most so many rows of a dataset, spread evenly over it: a record with episode and step for each."""
         transitions = dataset.transitions
-        if transitions.action_space != self.fitted.scaling.action_space:
-            raise InputError(
-                f"{dataset.reference}: its actions are {transitions.action_space}, "
-                f"the model's {self.fitted.scaling.action_space}"
-            )
+        check_spaces(self.fitted, dataset)
         environments = dataset.environment, self.fitted.dataset.environment
         if None not in environments and len(set(environments)) > 1:
             note("{} was recorded in {}, the model's data in {}".format(dataset.reference, *environments))
@@ -128,6 +126,18 @@ class Trust:
             outside |= actions != np.rint(actions)
         if outside.any():
             raise InputError(f"action in row {np.argwhere(outside)[0][0]} lies outside the actions [{low}, {high}]")
+
+
+def check_spaces(fitted: FittedModel, dataset: Dataset) -> None:
+    """Refuse data whose states or actions are not those a model was fitted to."""
+    space, known = dataset.transitions.action_space, fitted.scaling.action_space
+    if space != known:
+        raise InputError(
+            f"{dataset.reference}: its actions are {space}, the model's {known}; low=, high= or discrete= tell"
+        )
+    sizes = [data.transitions.states.shape[1] for data in (dataset, fitted.dataset)]
+    if sizes[0] != sizes[1]:
+        raise InputError(f"{dataset.reference}: its states are {sizes[0]} numbers, the model's {sizes[1]}")
 
 
 @eqx.filter_jit
