@@ -71,8 +71,8 @@ def calibrate_on(
     how: Calibration = "default",
 ) -> Calibrated:
     """The same on given embeddings: of the data, with the row of each to leave out, and of foreign pairs."""
-    on_data = penalise(penalty, inside, own_rows)
-    beyond = penalise(penalty, outside, jnp.full(len(outside), -1))
+    on_data = penalise(penalty, inside, own_rows.astype(jnp.int32))
+    beyond = penalise_in_parts(penalty, outside)
     if not bool(jnp.isfinite(on_data).all() & jnp.isfinite(beyond).all()):
         raise InputError(f"{type(penalty).__name__} is not finite on the data or beyond it; it cannot be calibrated")
     level = jnp.zeros(()) if how == "paper" else jnp.median(on_data)
@@ -82,3 +82,12 @@ def calibrate_on(
             note(f"{type(penalty).__name__} is no larger beyond the data than on it; its unit is left at 1")
         unit = jnp.ones(())
     return Calibrated(penalty, Scale(level, unit))
+
+
+def penalise_in_parts(penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]) -> Float[Array, " n"]:
+    """`U` of any number of embeddings, in parts of one size: the program that calibrated it serves them all."""
+    count = -(-len(embeddings) // SAMPLE)
+    padded = jnp.pad(embeddings, ((0, count * SAMPLE - len(embeddings)), (0, 0)), mode="edge")
+    nobody = jnp.full(SAMPLE, -1, jnp.int32)
+    parts = [penalise(penalty, part, nobody) for part in jnp.split(padded, count)]
+    return jnp.concatenate(parts)[: len(embeddings)]

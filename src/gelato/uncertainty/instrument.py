@@ -24,9 +24,9 @@ from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel
 from gelato.progress import note, progress
 from gelato.uncertainty.build import PENALTIES, Maker, PenaltyName, maker
-from gelato.uncertainty.calibration import SAMPLE, Calibration, Scale, calibrate
+from gelato.uncertainty.calibration import SAMPLE, Calibration, Scale, calibrate, penalise_in_parts
 from gelato.uncertainty.embedded import embed, rms
-from gelato.uncertainty.penalty import AbstractPenalty, penalise
+from gelato.uncertainty.penalty import AbstractPenalty
 from gelato.uncertainty.scores import ORDINARY, misplaced_trust, scores
 from gelato.uncertainty.shifts import Shift, data_shifts, driving_shifts, imagined_shifts
 
@@ -209,10 +209,7 @@ def _predicted(model: LatentModel, states: Array, latents: Array | None, actions
 
 def _timed(penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]) -> tuple[np.ndarray, float]:
     """The penalty's values and what one costs, compilation aside."""
-    # One shape for all shifts and the calibration before, so that a penalty is compiled once.
-    size = -(-len(embeddings) // SAMPLE) * SAMPLE
-    padded = jnp.pad(embeddings, ((0, size - len(embeddings)), (0, 0)), mode="edge")
-    parts = padded.reshape(-1, SAMPLE, padded.shape[1])
     begin = time.perf_counter()
-    values = np.concatenate([np.asarray(penalise(penalty, part, jnp.full(SAMPLE, -1))) for part in parts])
-    return values[: len(embeddings)], 1e6 * (time.perf_counter() - begin) / size
+    values = np.asarray(penalise_in_parts(penalty, embeddings))
+    whole_parts = -(-len(embeddings) // SAMPLE) * SAMPLE
+    return values, 1e6 * (time.perf_counter() - begin) / whole_parts

@@ -17,9 +17,8 @@ from gelato.model.training import FittedModel, load_model
 from gelato.progress import note
 from gelato.results import Record
 from gelato.uncertainty.build import PenaltyName, build_penalty
-from gelato.uncertainty.calibration import SAMPLE, calibrate
+from gelato.uncertainty.calibration import SAMPLE, calibrate, penalise_in_parts
 from gelato.uncertainty.embedded import EmbeddedData, embed, foreign_pairs
-from gelato.uncertainty.penalty import penalise
 from gelato.uncertainty.scores import ORDINARY
 
 _SAMPLE = 1024
@@ -68,10 +67,13 @@ class Trust:
         foreign = foreign_pairs(self.model, scaling, train, SAMPLE, key=jax.random.key(1))
         self.penalty = penalty
         self.calibrated = calibrate(build_penalty(penalty, self.model, train, held_out), self.model, scaling, train)
-        inside, outside = (penalise(self.calibrated, pairs) for pairs in (held_out.embeddings[rows], foreign))
+        inside, outside = (self._penalties(pairs) for pairs in (held_out.embeddings[rows], foreign))
         self.limit = float(jnp.quantile(inside, ORDINARY))
         self.foreign_trusted = float(jnp.mean(outside <= self.limit))
         return bool(jnp.median(outside) > jnp.median(inside))
+
+    def _penalties(self, embeddings: Float[Array, "n embedding"]) -> Float[Array, " n"]:
+        return self.calibrated.scale(penalise_in_parts(self.calibrated.penalty, embeddings))
 
     def __call__(self, states: Float[np.ndarray, "n state"], actions: Num[np.ndarray, "n *action"]) -> Verdict:
         """Judge state-action pairs."""
@@ -84,7 +86,7 @@ class Trust:
         normalised = jnp.asarray(scaling.states(states))
         whole = actions.astype(int) if isinstance(scaling.action_space, Discrete) else actions
         embeddings = _embeddings(self.model, normalised, scaling.action_space.encode(whole))
-        values = np.asarray(penalise(self.calibrated, embeddings))
+        values = np.asarray(self._penalties(embeddings))
         return Verdict(values, values <= self.limit)
 
     def of_data(self, dataset: Dataset, rows: int) -> list[Record]:
@@ -133,7 +135,7 @@ def check_spaces(fitted: FittedModel, dataset: Dataset) -> None:
     space, known = dataset.transitions.action_space, fitted.scaling.action_space
     if space != known:
         raise InputError(
-            f"{dataset.reference}: its actions are {space}, the model's {known}; low=, high= or discrete= tell"
+            f"{dataset.reference}: its actions are {space}, the model's {known}; say low= and high=, or discrete="
         )
     sizes = [data.transitions.states.shape[1] for data in (dataset, fitted.dataset)]
     if sizes[0] != sizes[1]:
