@@ -158,11 +158,10 @@ def _loss(
 ) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
     """The sum of three losses, each with a gradient to its own part alone."""
     temperature = jax.lax.stop_gradient(jnp.exp(agent.log_temperature))
-
     after, _ = soft_values(agent.actor, target_critics, batch.next_latents, temperature, noise[0])
     target = batch.rewards + config.discount * (1 - batch.terminated) * after
     target = jax.lax.stop_gradient(jnp.clip(target, terms.lowest_value, terms.highest_value))
-    Q = all_values(agent.critics, batch.latents, batch.actions)
+    Q = every_member(agent.critics, batch.latents, batch.actions)
     critic_loss = jnp.mean((Q - target) ** 2)
     frozen = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, agent.critics)
     now, entropies = soft_values(agent.actor, frozen, batch.latents, temperature, noise[1])
@@ -191,18 +190,11 @@ def soft_values(
     return least_of_critics(critics, latents, actions) - temperature * log_density, -log_density
 
 
-def all_values(
-    critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
-) -> Float[Array, "critics n"]:
-    """`Qᵢ(z, a)` of every critic."""
-    return every_member(critics, latents, actions)
-
-
 def least_of_critics(
     critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
 ) -> Float[Array, " n"]:
     """`minᵢ Qᵢ(z, a)`."""
-    return jnp.min(all_values(critics, latents, actions), axis=0)
+    return jnp.min(every_member(critics, latents, actions), axis=0)
 
 
 def target_entropy(space: ActionSpace) -> float:
