@@ -72,10 +72,9 @@ def _train(arguments: argparse.Namespace, name: str, methods: list[str]) -> None
         model=None if arguments.models is None else arguments.models / name / "model",
     )
     settings = {"dataset": name, "updates": config.sac.updates, "discount": config.sac.discount, "device": device()}
-    for record in records:
-        in_latents = METHODS[str(record["method"])].space == "latent"
-        settings["doubt"] = config.doubt if in_latents else None
-        merge_records(arguments.results, [{**record, **settings}], KEYS)
+    doubts = [config.doubt if METHODS[str(record["method"])].space == "latent" else None for record in records]
+    rows = [{**record, **settings, "doubt": doubt} for record, doubt in zip(records, doubts, strict=True)]
+    merge_records(arguments.results, rows, KEYS)
 
 
 if __name__ == "__main__":

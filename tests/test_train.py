@@ -173,6 +173,7 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
         (["evaluate", "nowhere"], "not a run's folder"),
         (["table", "nowhere"], "has no results"),
         (["export", "nowhere", "--onnx", "x.onnx"], "not a run's folder"),
+        (["export", "nowhere", "--onnx", "x.txt"], "must end in .onnx"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(

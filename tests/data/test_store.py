@@ -267,6 +267,14 @@ def test_a_bad_reference_is_refused_in_one_line(store, reference, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_file_can_be_told_its_environment_and_box_of_actions(tmp_path):
+    columns = {"obs": np.zeros((4, 3)), "actions": np.linspace(-1, 1, 4)[:, None], "rewards": np.arange(4.0)}
+    np.savez(tmp_path / "log, of=mine.npz", **columns)
+    dataset = load(f"file:{tmp_path}/log, of=mine.npz,low=-2,high=2,environment=Pendulum-v1")
+    assert dataset.environment == "Pendulum-v1"
+    assert dataset.transitions.action_space == Continuous((-2.0,), (2.0,))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_halfcheetah_transitions_take_at_most_two_and_a_half_times_their_bytes(store, tmp_path, dtype):
     """Measured in a process of its own, on files of a tenth of the size: the ratio is what matters."""
