@@ -5,6 +5,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
+from gelato.data.transitions import evenly
 from gelato.errors import InputError
 from gelato.mdp.pessimistic import PessimisticMDP
 from gelato.mdp.vector_env import PessimisticVectorEnv
@@ -40,7 +41,7 @@ def pessimistic_env(
     calibrated = latent_penalties(fitted, 0, (penalty,), NEIGHBOURS, points)[penalty]
     dynamics = latent_dynamics(fitted, 0, doubt)
     train, _ = fitted.parts
-    rows = np.linspace(0, len(train) - 1, min(points, len(train))).astype(int)
+    rows = evenly(train, points)
     starts = seen(dynamics, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
     mdp = PessimisticMDP(dynamics, calibrated, jnp.asarray(penalty_weight, jnp.float32), starts, horizon)
     return PessimisticVectorEnv(mdp, fitted.scaling.action_space, num_envs)

@@ -13,7 +13,7 @@ from gelato.agents.replay import packed
 from gelato.agents.sac import SACConfig, Terms
 from gelato.agents.world import World, stacked
 from gelato.baselines.ensemble import LargestDeviation, StateDynamics, fit_ensemble
-from gelato.data.transitions import Dataset, Transitions
+from gelato.data.transitions import Dataset, Transitions, evenly
 from gelato.envs.termination import termination_rule
 from gelato.mdp.dynamics import AbstractDynamics, LatentDynamics
 from gelato.mdp.pessimistic import Experience
@@ -53,7 +53,7 @@ def latent_dynamics(fitted: FittedModel, index: int, doubt: float) -> LatentDyna
     model, blur = fitted.seed(index), None
     if doubt:
         train, _ = fitted.parts
-        rows = np.linspace(0, len(train) - 1, min(SAMPLE, len(train))).astype(int)
+        rows = evenly(train, SAMPLE)
         blur = doubt / _typical_deviation(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
     return LatentDynamics(model, fitted.scaling, termination_rule(fitted.dataset.environment), blur)
 

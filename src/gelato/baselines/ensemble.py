@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gelato.blocks import run_blocks
 from gelato.data.spaces import ActionSpace
-from gelato.data.transitions import Dataset, Transitions
+from gelato.data.transitions import Dataset, Transitions, evenly
 from gelato.envs.termination import Rule, termination_rule
 from gelato.mdp.dynamics import AbstractDynamics, Action, Embedded, Imagined, Latent
 from gelato.model.fit import normalised_batch
@@ -149,7 +149,7 @@ def fit_ensemble(
         )
         new = (config, train.states.shape[1], train.action_space, jnp.array(seeds))
         if not folder.has("members"):
-            rows = held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT_ROWS)).astype(int)]
+            rows = held_out[evenly(held_out, _HELD_OUT_ROWS)]
             data = EnsembleData(*_pairs(train, scaling), _pairs(rows, scaling))
             state = _fit(folder, data, _begin(*new), seeds, config, dataset.reference)
             best_first = _take(state.best, jnp.argsort(state.best_losses, axis=1))

@@ -7,12 +7,13 @@ keeps its reward and flags, and `has_successor` is false.
 """
 
 import hashlib
+from collections.abc import Sized
 from dataclasses import dataclass
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Num
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from gelato.data.spaces import ActionSpace
 from gelato.errors import InputError
@@ -126,3 +127,8 @@ def split(
     for episode in chosen:
         held_out[slices[episode]] = True
     return transitions[~held_out], transitions[held_out]
+
+
+def evenly(rows: Sized, most: int) -> Int[np.ndarray, " k"]:
+    """The numbers of at most so many rows, spread evenly over all there are."""
+    return np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int)

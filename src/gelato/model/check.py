@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from scipy.stats import norm
 
-from gelato.data.transitions import Transitions
+from gelato.data.transitions import Transitions, evenly
 from gelato.envs.termination import Rule, termination_rule
 from gelato.model.config import ModelConfig
 from gelato.model.fit import normalised_batch
@@ -41,7 +41,7 @@ class StepRecord(eqx.Module):
 def check_model(fitted: FittedModel, *, with_rollouts: bool = True) -> dict[str, Any]:
     """Measure every seed on the held-out episodes of its fit; plain values that print and serialise."""
     _, held_out = fitted.parts
-    rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _ROWS)).astype(int)
+    rows = evenly(held_out, _ROWS)
     seeds = [
         {"seed": seed, **_check_seed(fitted, fitted.seed(index), held_out, rows, with_rollouts=with_rollouts)}
         for index, seed in enumerate(fitted.seeds)
@@ -160,7 +160,7 @@ def action_sequences(held_out: Transitions, horizon: int, starts: int) -> np.nda
     """First rows of stretches of `horizon` steps inside held-out episodes, spread over all there are."""
     firsts = [np.arange(rows.start, rows.stop - horizon + 1) for rows in held_out.episode_slices]
     available = np.concatenate(firsts)
-    return available[np.linspace(0, len(available) - 1, min(len(available), starts)).astype(int)]
+    return available[evenly(available, starts)]
 
 
 def longest_horizon(held_out: Transitions) -> int:

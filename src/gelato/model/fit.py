@@ -14,7 +14,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
 from gelato.data.spaces import ActionSpace
-from gelato.data.transitions import Transitions
+from gelato.data.transitions import Transitions, evenly
 from gelato.model.config import ModelConfig
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import GaussianMLP
@@ -36,7 +36,7 @@ class FitData(eqx.Module):
 
     def reached(self, count: int) -> Float[Array, "k state"]:
         """States and successors of at most so many training rows, spread evenly over the data."""
-        rows = self.rows[np.linspace(0, len(self.rows) - 1, min(len(self.rows), count)).astype(int)]
+        rows = self.rows[evenly(self.rows, count)]
         successors = self.state_size + self.action_size + 1
         parts = rows[:, : self.state_size], rows[:, successors : successors + self.state_size]
         return jnp.concatenate(parts)
@@ -80,7 +80,7 @@ def prepare(train: Transitions, held_out: Transitions, scaling: Scaling, config:
     """Put the data on the device."""
     batch = normalised_batch(train, scaling, jnp.zeros((len(train), 0)))
     columns = [batch.states, batch.actions, batch.rewards, batch.next_states, batch.terminated[:, None]]
-    chosen = np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT_ROWS)).astype(int)
+    chosen = evenly(held_out, _HELD_OUT_ROWS)
     weights = jnp.ones((len(chosen), config.decoders))
     return FitData(
         rows=jnp.concatenate(columns, axis=1),

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class FittedModel:
         models = jax.tree.map(lambda leaf: leaf[rows] if eqx.is_array(leaf) else leaf, self.models)
         return replace(self, seeds=seeds, models=models)
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Transitions, Transitions]:
         """The training and held-out transitions of the fit."""
         return split_for(self.dataset, self.config)

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gelato.data.transitions import evenly
 from gelato.geometry import (
     AbstractMetric,
     AbstractSolver,
@@ -75,7 +76,7 @@ def draw_curve(fitted: FittedModel, path: Path) -> None:
 def held_out_codes(fitted: FittedModel, model: LatentModel) -> jax.Array:
     """The encoder's means of held-out states, evenly taken."""
     states = np.asarray(fitted.parts[1].states)
-    chosen = states[np.linspace(0, len(states) - 1, min(len(states), CANDIDATES)).astype(int)]
+    chosen = states[evenly(states, CANDIDATES)]
     return jax.vmap(lambda state: model.encode(state).mean)(jnp.asarray(fitted.scaling.states(chosen)))
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gelato.data.summary import episode_lengths, episode_returns
-from gelato.data.transitions import Dataset, Transitions
+from gelato.data.transitions import Dataset, Transitions, evenly
 from gelato.report.style import BLUE, GREY, INK, save
 
 
@@ -53,7 +53,7 @@ def _map(axes: Axes, data: Transitions) -> None:
 
 def _ranges(axes: Axes, data: Transitions) -> None:
     """Each dimension's 5th to 95th percentile in units of its own spread: skew and outliers show, units do not."""
-    rows = np.linspace(0, len(data) - 1, min(len(data), 100_000)).astype(int)
+    rows = evenly(data, 100_000)
     states = np.asarray(data.states)[rows]
     spread = np.where(states.std(axis=0) > 0, states.std(axis=0), 1)
     low, middle, high = np.percentile((states - states.mean(axis=0)) / spread, (5, 50, 95), axis=0)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from gelato.data.reference import parse, resolve
-from gelato.data.transitions import Dataset
+from gelato.data.transitions import Dataset, evenly
 from gelato.envs import make_environment
 from gelato.envs.driving import driving_task
 from gelato.progress import note
@@ -38,7 +38,7 @@ def one_turn(dataset: Dataset) -> Turn | None:
     recorded = minari.load_dataset(resolve(reference).dataset_id)
     episode: Any = next(recorded.iterate_episodes([longest]))
     seed: Any = next(iter(recorded.storage.get_episode_metadata([longest])))["seed"]
-    offsets = np.linspace(0, len(episode.actions) - 1, min(PICTURES, len(episode.actions))).astype(int)
+    offsets = evenly(episode.actions, PICTURES)
     environment: Any = make_environment(task.environment, render_mode="rgb_array")
     seen, _ = environment.reset(seed=int(seed))
     frames = []

@@ -5,10 +5,9 @@ from typing import Literal, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from gelato.data.transitions import Transitions
+from gelato.data.transitions import Transitions, evenly
 from gelato.errors import InputError
 from gelato.geometry import AbstractMetric, Composite, EnsemblePullback, prepare
 from gelato.model.latent import LatentModel
@@ -160,7 +159,7 @@ def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
     The denominator is kept above a tenth of its median: between near duplicates the residuals differ by noise, and
     that says nothing of a rate.
     """
-    rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _HELD_OUT)).astype(int)
+    rows = evenly(held_out, _HELD_OUT)
     near, far = _terms(penalty, held_out.embeddings[rows])
     typical = jnp.median(far)
     if not typical > 0:

@@ -3,11 +3,10 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.data.spaces import Discrete
-from gelato.data.transitions import Transitions
+from gelato.data.transitions import Transitions, evenly
 from gelato.errors import InputError
 from gelato.geometry import Index, prepare
 from gelato.model.fit import normalised_batch
@@ -37,7 +36,7 @@ def embed(model: LatentModel, scaling: Scaling, transitions: Transitions, points
     if points is not None and points < 1:
         raise InputError(f"points is {points}; neighbours have to be sought among at least one")
     if points is not None and points < len(transitions):
-        transitions = transitions[np.linspace(0, len(transitions) - 1, points).astype(int)]
+        transitions = transitions[evenly(transitions, points)]
     batch = normalised_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
     embeddings, residuals = _embed(model, batch.states, batch.actions, batch.next_states)
     rows = jnp.concatenate([batch.states, batch.actions, batch.next_states], axis=1)

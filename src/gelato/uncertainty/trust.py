@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num
 
 from gelato.data.spaces import Discrete
-from gelato.data.transitions import Dataset
+from gelato.data.transitions import Dataset, evenly
 from gelato.errors import InputError
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel, load_model
@@ -63,7 +63,7 @@ class Trust:
     def _judge_by(self, penalty: PenaltyName, train: EmbeddedData, held_out: EmbeddedData) -> bool:
         """Calibrate the penalty and measure it on held-out data and foreign pairs: whether it tells them apart."""
         scaling = self.fitted.scaling
-        rows = np.linspace(0, len(held_out) - 1, min(len(held_out), _SAMPLE)).astype(int)
+        rows = evenly(held_out, _SAMPLE)
         foreign = foreign_pairs(self.model, scaling, train, SAMPLE, key=jax.random.key(1))
         self.penalty = penalty
         self.calibrated = calibrate(build_penalty(penalty, self.model, train, held_out), self.model, scaling, train)
@@ -98,7 +98,7 @@ class Trust:
             note("{} was recorded in {}, the model's data in {}".format(dataset.reference, *environments))
         if transitions.fingerprint() == self.fitted.run.description["fingerprint"]:
             note(f"{dataset.reference} is the model's own data, where every row it was fitted to is its own neighbour")
-        chosen = np.linspace(0, len(transitions) - 1, min(rows, len(transitions))).astype(int)
+        chosen = evenly(transitions, rows)
         try:
             verdict = self(np.asarray(transitions.states)[chosen], np.asarray(transitions.actions)[chosen])
         except InputError as error:
