@@ -42,13 +42,14 @@ def run_blocks(
     given the rows that are logged.
     """
     step, state = _resume(folder, state)
-    saved = time.monotonic()
+    saved, types = time.monotonic(), _types(state)
     with progress(title, total) as advance:
         advance(step)
         while step < total:
             begun = time.monotonic()
             updates = min(length, total - step)
             state, metrics = block(state, updates)
+            assert _types(state) == types, "a block that changes a type (weak to strong, say) is compiled twice"
             stop_at_nan(folder, metrics, labels, step, updates)
             step += updates
             rate = {"updates_per_second": round(updates / (time.monotonic() - begun), 1)}
@@ -64,6 +65,10 @@ def run_blocks(
                 saved = time.monotonic()
     stop_if_broken(folder, state, step)
     return state
+
+
+def _types(state: Any) -> list[Any]:
+    return [jax.typeof(leaf) for leaf in jax.tree.leaves(state) if eqx.is_array(leaf)]
 
 
 def _entry(metrics: Metrics, index: int) -> dict[str, Any]:

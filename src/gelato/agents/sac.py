@@ -24,6 +24,7 @@ from gelato.data.spaces import ActionSpace, Discrete
 from gelato.errors import InputError
 from gelato.mdp.pessimistic import Experience
 from gelato.model.networks import every_member
+from gelato.optimise import in_few_kernels
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
 _CRITICS = 2
@@ -111,7 +112,7 @@ def begin(config: SACConfig, latent_size: int, space: ActionSpace, *, key: PRNGK
     agent = Agent(
         Actor(latent_size, space, config.hidden, key=actor_key),
         critics,
-        jnp.full((), math.log(config.initial_temperature)),
+        jnp.full((), math.log(config.initial_temperature), jnp.float32),
     )
     columns = 2 * latent_size + space.size + 2
     optimiser = _optimiser(config).init(eqx.filter(agent, eqx.is_array))
@@ -205,5 +206,4 @@ def target_entropy(space: ActionSpace) -> float:
 
 
 def _optimiser(config: SACConfig) -> optax.GradientTransformation:
-    # One flat vector: one kernel an operation instead of one for each weight.
-    return optax.flatten(optax.adam(config.critic_rate))
+    return in_few_kernels(optax.adam(config.critic_rate))
