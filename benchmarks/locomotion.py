@@ -3,7 +3,8 @@
 python benchmarks/locomotion.py --runs runs/locomotion
 
 Results go to results/locomotion.json. Resumable: a group of methods that is in the results already is skipped, one that
-was interrupted goes on from its last checkpoint. `--minutes` stops before a group that would hardly end in time.
+was interrupted goes on from its last checkpoint. `--minutes` stops before a group that would hardly end in time. What a
+group takes from data to returns, models included, goes to results/speed.json, unless part of it was there before.
 """
 
 import argparse
@@ -15,9 +16,10 @@ from gelato.data.reference import load
 from gelato.methods import METHODS, method_for, train_preset
 from gelato.pipeline import train
 from gelato.report.policy_table import DATASETS, as_text
-from gelato.results import device, merge_records, read_records
+from gelato.results import device, merge_records, read_records, record_speed
 
 RESULTS = Path(__file__).parents[1] / "results" / "locomotion.json"
+SPEED = RESULTS.with_name("speed.json")
 KEYS = ("dataset", "method", "seed")
 # Methods that share a model are trained by one program.
 GROUPS = (("gelato", "gelato-l2", "gelato-ensemble"), ("mopo", "mbpo", "sac"), ("bc",))
@@ -28,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/locomotion"))
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--speed", type=Path, default=SPEED)
     parser.add_argument("--datasets", nargs="+", default=list(DATASETS))
     parser.add_argument("--methods", nargs="+", default=[name for group in GROUPS for name in group], choices=METHODS)
     parser.add_argument("--seeds", type=int, default=5)
@@ -45,10 +48,15 @@ def main() -> None:
             if time.monotonic() - begun + longest > 60 * arguments.minutes:
                 print("no time for another group; run the same command again", flush=True)
                 break
+            fresh = arguments.models is None and not (arguments.runs / name / chosen[0]).exists()
             start = time.monotonic()
             _train(arguments, name, chosen)
-            longest = max(longest, time.monotonic() - start)
-            print(f"{name}: {', '.join(chosen)} in {time.monotonic() - start:.0f} s", flush=True)
+            seconds = time.monotonic() - start
+            longest = max(longest, seconds)
+            what = f"from the data of {name} to {', '.join(chosen)}, {arguments.seeds} seeds"
+            print(f"{what}: {seconds:.0f} s", flush=True)
+            if fresh:
+                record_speed(arguments.speed, what, round(seconds), "s", "6 minutes", seconds / 360)
     print(as_text(read_records(arguments.results), "md"))
 
 

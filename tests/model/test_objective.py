@@ -85,6 +85,14 @@ def test_terms_are_what_their_formulas_say():
     np.testing.assert_allclose(terms["reward"], 0.5 * (np.mean(reward) / mse + np.log(2 * np.pi * mse)), rtol=1e-4)
 
 
+def test_the_prediction_can_be_left_out_and_changes_no_other_term():
+    model, batch = small_model(), batch_of(8)
+    every, fewer = terms_of(model, batch), terms_of(model, batch, predict=False)
+    assert set(every) - set(fewer) == {"prediction"}
+    for name, value in fewer.items():
+        np.testing.assert_allclose(value, every[name], rtol=1e-5)
+
+
 def test_termination_and_policy_leave_the_latent_space_alone():
     model, batch = small_model(), batch_of(8)
     for term in ("termination", "policy"):
@@ -125,7 +133,7 @@ def test_bootstrap_weights_differ_between_decoders_and_have_mean_one():
 def test_the_loss_is_the_weighted_sum_and_both_presets_weigh_as_documented():
     terms = {name: jnp.asarray(float(index)) for index, name in enumerate(TERMS)}
     assert float(weighted_sum(terms, dict.fromkeys(TERMS, 1.0))) == sum(range(len(TERMS)))
-    assert PAPER.term_weights == dict.fromkeys(TERMS, 1.0) | {"prediction": 0.0}
+    assert PAPER.term_weights == dict.fromkeys((name for name in TERMS if name != "prediction"), 1.0)
     assert DEFAULT.term_weights["prior"] == DEFAULT.term_weights["dynamics"] == DEFAULT.kl_weight
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gelato.agents.networks import Actor, box
 from gelato.agents.replay import unpacked
 from gelato.data.spaces import ActionSpace, Discrete
+from gelato.optimise import in_few_kernels
 
 CLONING_METRICS = ("loss",)
 
@@ -31,7 +32,7 @@ def begin_cloning(
 ) -> CloningState:
     """An untrained policy."""
     actor = Actor(latent_size, space, hidden, key=key)
-    optimiser = optax.flatten(optax.adam(rate)).init(eqx.filter(actor, eqx.is_array))
+    optimiser = in_few_kernels(optax.adam(rate)).init(eqx.filter(actor, eqx.is_array))
     return CloningState(actor, optimiser, jnp.zeros((), jnp.int32))
 
 
@@ -48,7 +49,7 @@ def clone(
         return jnp.mean(jax.vmap(lambda z, a: _distance(actor, z, a))(batch.latents, batch.actions))
 
     value, gradient = jax.value_and_grad(loss)(trainable)
-    change, optimiser = optax.flatten(optax.adam(rate)).update(gradient, state.optimiser, trainable)
+    change, optimiser = in_few_kernels(optax.adam(rate)).update(gradient, state.optimiser, trainable)
     actor = eqx.combine(optax.apply_updates(trainable, change), static)
     return CloningState(actor, optimiser, state.step + 1), value[None]
 

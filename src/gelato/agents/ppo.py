@@ -21,6 +21,7 @@ from gelato.errors import InputError
 from gelato.mdp.dynamics import AbstractDynamics, Latent
 from gelato.mdp.pessimistic import State, draw
 from gelato.model.networks import MLP
+from gelato.optimise import in_few_kernels
 
 PPO_METRICS = ("value_loss", "entropy", "clipped")
 
@@ -71,7 +72,7 @@ class PPOConfig:
     def optimiser(self) -> optax.GradientTransformation:
         """Adam on clipped gradients."""
         adam = optax.adam(self.rate, eps=self.epsilon)
-        return optax.flatten(optax.chain(optax.clip_by_global_norm(self.gradient_norm), adam))
+        return in_few_kernels(optax.chain(optax.clip_by_global_norm(self.gradient_norm), adam))
 
 
 class Learner(eqx.Module):

@@ -25,6 +25,7 @@ from gelato.model.fit import normalised_batch
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP
+from gelato.optimise import in_few_kernels
 from gelato.runs import Run
 from gelato.uncertainty.penalty import AbstractPenalty, Scalar
 
@@ -274,7 +275,7 @@ def _losses(
 
 def _optimiser(config: EnsembleConfig) -> optax.GradientTransformation:
     rate = optax.cosine_decay_schedule(config.learning_rate, config.updates, alpha=0.01)
-    return optax.flatten(optax.adamw(rate, weight_decay=config.weight_decay))
+    return in_few_kernels(optax.adamw(rate, weight_decay=config.weight_decay))
 
 
 def _take(members: Member, chosen: Int[Array, "seeds members"]) -> Member:

@@ -71,13 +71,13 @@ class ModelConfig:
 
     @property
     def term_weights(self) -> dict[str, float]:
-        """The weight of each term of the objective."""
-        weights = dict.fromkeys(TERMS, 1.0)
-        return weights | {
+        """The weight of each term of the objective; one without weight is none of it."""
+        weights = dict.fromkeys(TERMS, 1.0) | {
             "prior": self.kl_weight,
             "dynamics": self.kl_weight,
             "prediction": self.prediction_weight,
         }
+        return {name: weight for name, weight in weights.items() if weight}
 
 
 DEFAULT = ModelConfig()

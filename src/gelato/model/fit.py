@@ -18,7 +18,8 @@ from gelato.data.transitions import Transitions, evenly
 from gelato.model.config import ModelConfig
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import GaussianMLP
-from gelato.model.objective import TERMS, Batch, objective_terms, variance_loss, weighted_sum
+from gelato.model.objective import Batch, objective_terms, variance_loss, weighted_sum
+from gelato.optimise import in_few_kernels
 
 MEANS, VARIANCES = 0, 1
 PHASES = ("means", "variances")
@@ -176,9 +177,9 @@ def run_block(
     return eqx.filter_vmap(one)(state, data.counts, seeds)
 
 
-def term_names(phase: int) -> tuple[str, ...]:
+def term_names(config: ModelConfig, phase: int) -> tuple[str, ...]:
     """What the last axis of a block's terms holds."""
-    return TERMS if phase == MEANS else ("likelihood",)
+    return tuple(config.term_weights) if phase == MEANS else ("likelihood",)
 
 
 def _loss(
@@ -193,9 +194,10 @@ def _loss(
         batch,
         minimum_variance=config.minimum_variance,
         per_dimension=config.variance_per_dimension,
+        predict="prediction" in config.term_weights,
         key=key,
     )
-    return weighted_sum(terms, config.term_weights), jnp.stack([terms[name] for name in TERMS])
+    return weighted_sum(terms, config.term_weights), jnp.stack([terms[name] for name in config.term_weights])
 
 
 def _update(
@@ -237,5 +239,4 @@ def _optimiser(config: ModelConfig, phase: int) -> optax.GradientTransformation:
     steps = [optax.adam(rate)]
     if config.gradient_norm is not None:
         steps.insert(0, optax.clip_by_global_norm(config.gradient_norm))
-    # One flat vector of parameters: one kernel an operation instead of one for each of a hundred weights.
-    return optax.flatten(optax.chain(*steps))
+    return in_few_kernels(optax.chain(*steps))

@@ -5,7 +5,7 @@ A transition is a trajectory of length two (`z₀` has the prior `N(0, I)`, `z�
     log P(s|z₀) + log P(s′|z₁) + log P(r|E(z₀, a)) − KL(q(z₀|s) ‖ N(0, I)) − KL(q̄(z₁|s′) ‖ F(E(z₀, a)))
 
 `q̄` is the momentum encoder. Beside it stand the *prediction* `log P(s′|x)` with `x ~ F(E(z₀, a))`, which trains the
-very path that is used later (weight 0 in the paper's preset), and two heads that leave the latent space alone: the
+very path that is used later (it is not in the paper's preset), and two heads that leave the latent space alone: the
 termination's and the behaviour policy's.
 """
 
@@ -42,12 +42,13 @@ def objective_terms(
     *,
     minimum_variance: float,
     per_dimension: bool,
+    predict: bool = True,
     key: PRNGKeyArray,
 ) -> Terms:
-    """Each term as a loss (negative log-likelihood or divergence), averaged over the batch."""
+    """Each term as a loss (negative log-likelihood or divergence), averaged over the batch; the prediction if asked."""
     n = len(batch.states)
     # One draw for the whole batch: a key for each row would cost as many kernels as a network.
-    noise = jax.random.normal(key, (3 * n, model.latent_size))
+    noise = jax.random.normal(key, ((3 if predict else 2) * n, model.latent_size))
     posteriors = jax.vmap(model.encode)(jnp.concatenate([batch.states, batch.next_states]))
     target = jax.lax.stop_gradient(jax.vmap(target_encoder)(batch.next_states))
     sampled = posteriors.at(noise[: 2 * n])
@@ -56,7 +57,7 @@ def objective_terms(
     logits = jax.vmap(model.termination)(jax.lax.stop_gradient(e))[:, 0]
     reward_errors = jnp.square(jax.vmap(model.reward.mean)(e) - batch.rewards)
     reward_variance = calibrated_variance(reward_errors[None], jnp.ones((1, n)), minimum_variance, per_dimension=False)
-    latents = jnp.concatenate([sampled, forward.at(noise[2 * n :])])
+    latents = jnp.concatenate([sampled, forward.at(noise[2 * n :])]) if predict else sampled
     means = every_member(model.decoders.mean, latents)
     weights = batch.weights.T
 
@@ -65,10 +66,9 @@ def objective_terms(
         variance = calibrated_variance(squared, weights, minimum_variance, per_dimension=per_dimension)
         return -jnp.mean(weights * log_density(squared, variance))
 
-    return {
+    return ({"prediction": decoder_loss(2, batch.next_states)} if predict else {}) | {
         "reconstruction": decoder_loss(0, batch.states),
         "successor": decoder_loss(1, batch.next_states),
-        "prediction": decoder_loss(2, batch.next_states),
         "reward": -jnp.mean(log_density(reward_errors, reward_variance[0])),
         "prior": jnp.mean(posteriors.divergence(standard_like(posteriors))[:n]),
         "dynamics": jnp.mean(target.divergence(forward)),
@@ -94,7 +94,7 @@ def calibrated_variance(
 
 def weighted_sum(terms: Terms, weights: Mapping[str, float]) -> Float[Array, ""]:
     """The loss: each term times its weight."""
-    return jnp.sum(jnp.stack([weights[name] * terms[name] for name in TERMS]))
+    return jnp.sum(jnp.stack([weight * terms[name] for name, weight in weights.items()]))
 
 
 def variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:

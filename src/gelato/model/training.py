@@ -222,10 +222,10 @@ def _run_phase(
         length = min(block, updates - step)
         state, *measured = run_block(constants, state, config=config, phase=phase, updates=length)
         terms, held_out = map(np.asarray, measured)
-        _stop_at_nan(folder, terms, phase, step, seeds)
-        rows = _log_rows(phase, _overall(config, phase, state), seeds, terms, held_out, length, start)
+        _stop_at_nan(folder, config, terms, phase, step, seeds)
+        rows = _log_rows(config, phase, _overall(config, phase, state), seeds, terms, held_out, length, start)
         folder.log(rows)
-        status = " ".join(f"{name} {terms[:, :, i].mean():.3g}" for i, name in enumerate(term_names(phase)))
+        status = " ".join(f"{name} {terms[:, :, i].mean():.3g}" for i, name in enumerate(term_names(config, phase)))
         advance(length, status=f"{PHASES[phase]}: {status}")
         if time.monotonic() - saved > checkpoint_seconds:
             folder.save_checkpoint(_overall(config, phase, state), eqx.filter(state, eqx.is_array))
@@ -256,19 +256,22 @@ def _overall(config: ModelConfig, phase: int, state: FitState) -> int:
     return int(state.step[0]) + (config.updates if phase == VARIANCES else 0)
 
 
-def _stop_at_nan(folder: Run, terms: np.ndarray, phase: int, first_step: int, seeds: tuple[int, ...]) -> None:
+def _stop_at_nan(
+    folder: Run, config: ModelConfig, terms: np.ndarray, phase: int, first_step: int, seeds: tuple[int, ...]
+) -> None:
     bad = ~np.isfinite(terms)
     if bad.any():
         step = int(np.argmax(bad.any(axis=(0, 2))))
         seed, term = map(int, np.argwhere(bad[:, step])[0])
         raise InputError(
-            f"{folder.folder}: the {term_names(phase)[term]} term became {terms[seed, step, term]} at update "
+            f"{folder.folder}: the {term_names(config, phase)[term]} term became {terms[seed, step, term]} at update "
             f"{first_step + step} of the {PHASES[phase]} (seed {seeds[seed]}); the last checkpoint is kept. "
             "Try a smaller learning rate or a larger minimum variance"
         )
 
 
 def _log_rows(
+    config: ModelConfig,
     phase: int,
     step: int,
     seeds: tuple[int, ...],
@@ -278,10 +281,10 @@ def _log_rows(
     start: float,
 ) -> list[dict[str, Any]]:
     rate = updates / (time.monotonic() - start)
-    every_term = dict.fromkeys((*term_names(MEANS), *term_names(VARIANCES)), "")
+    every_term = dict.fromkeys((*term_names(config, MEANS), *term_names(config, VARIANCES)), "")
     rows = []
     for index, seed in enumerate(seeds):
-        means = {name: f"{terms[index, :, i].mean():.6g}" for i, name in enumerate(term_names(phase))}
+        means = {name: f"{terms[index, :, i].mean():.6g}" for i, name in enumerate(term_names(config, phase))}
         row = {"phase": PHASES[phase], "step": step, "seed": seed, "updates_per_second": f"{rate:.1f}"}
         rows.append(row | every_term | means | {"held_out": f"{held_out[index]:.6g}"})
     return rows
