@@ -34,7 +34,10 @@ _DISCRETE_ENTROPY = 0.1
 
 @dataclass(frozen=True)
 class SACConfig:
-    """Settings every policy of one program shares; the paper's are `replay` 50,000 and `horizon` 5."""
+    """Settings every policy of one program shares; the paper's are `replay` 50,000 and `horizon` 5.
+
+    What is deployed is the mean of the actor's weights over the last `averaged` of all updates, nearly.
+    """
 
     hidden: tuple[int, ...] = (256, 256)
     actor_rate: float = 1e-4
@@ -48,6 +51,7 @@ class SACConfig:
     branches: int = 2_000
     horizon: int = 5
     replay: int = 50_000
+    averaged: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "updates", "epoch", "branches", "horizon", "replay"):
@@ -55,6 +59,8 @@ class SACConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 < self.discount < 1:
             raise InputError(f"discount is {self.discount}; it must lie strictly between 0 and 1")
+        if not 0 <= self.averaged <= 1:
+            raise InputError(f"averaged is {self.averaged}; it is a share of all updates, from 0 to 1")
 
 
 class Agent(eqx.Module):
@@ -70,6 +76,7 @@ class SACState(eqx.Module):
 
     agent: Agent
     target_critics: Critic
+    average: Actor
     optimiser: Any
     ring: Ring
     step: Int[Array, "*batch"]
@@ -116,7 +123,8 @@ def begin(config: SACConfig, latent_size: int, space: ActionSpace, *, key: PRNGK
     )
     columns = 2 * latent_size + space.size + 2
     optimiser = _optimiser(config).init(eqx.filter(agent, eqx.is_array))
-    return SACState(agent, critics, optimiser, Ring.empty(config.replay, columns), jnp.zeros((), jnp.int32))
+    ring = Ring.empty(config.replay, columns)
+    return SACState(agent, critics, agent.actor, optimiser, ring, jnp.zeros((), jnp.int32))
 
 
 def update(
@@ -137,7 +145,14 @@ def update(
     change = eqx.tree_at(lambda a: a.actor, change, jax.tree.map(lambda x: slower * x, change.actor))
     agent = eqx.combine(optax.apply_updates(trainable, change), static)
     targets = optax.incremental_update(agent.critics, state.target_critics, config.target_rate)
-    return SACState(agent, targets, optimiser, state.ring, state.step + 1), metrics
+    return SACState(agent, targets, state.average, optimiser, state.ring, state.step + 1), metrics
+
+
+def averaged(state: SACState, config: SACConfig, updates: int) -> SACState:
+    """The state after an epoch of so many updates, with its actor in the average: of all so far, later of the last."""
+    window = jnp.clip(config.averaged * config.updates, updates, state.step)
+    average = optax.incremental_update(state.agent.actor, state.average, updates / window)
+    return eqx.tree_at(lambda s: s.average, state, average)
 
 
 def _batch(
