@@ -134,7 +134,8 @@ def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
         return _driving(driving, model, small=name == "small")
     if name == "default":
         discount = _DISCOUNTS.get(task_of(dataset.environment) or "", SACConfig.discount)
-        return TrainConfig(model, EnsembleConfig(), SACConfig(discount=discount), doubt=_DOUBT)
+        # With fewer updates a policy is still learning, and a mean over so many of them lags behind.
+        return TrainConfig(model, EnsembleConfig(), SACConfig(discount=discount, averaged=0.3), doubt=_DOUBT)
     return TrainConfig(
         replace(
             model,
