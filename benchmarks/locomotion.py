@@ -4,7 +4,8 @@ python benchmarks/locomotion.py --runs runs/locomotion
 
 Results go to results/locomotion.json. Resumable: a group of methods that is in the results already is skipped, one that
 was interrupted goes on from its last checkpoint. `--minutes` stops before a group that would hardly end in time. What a
-group takes from data to returns, models included, goes to results/speed.json, unless part of it was there before.
+group takes from data to returns, models included, goes to results/speed.json, unless part of it was there before
+or sizes were told.
 """
 
 import argparse
@@ -13,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gelato.data.reference import load
-from gelato.methods import METHODS, method_for, train_preset
+from gelato.methods import METHODS, TrainConfig, method_for, train_preset
 from gelato.pipeline import train
 from gelato.report.policy_table import DATASETS, as_text
-from gelato.results import device, merge_records, read_records, record_speed
+from gelato.results import Record, device, merge_records, read_records, record_speed
 
 RESULTS = Path(__file__).parents[1] / "results" / "locomotion.json"
 SPEED = RESULTS.with_name("speed.json")
@@ -48,7 +49,8 @@ def main() -> None:
             if time.monotonic() - begun + longest > 60 * arguments.minutes:
                 print("no time for another group; run the same command again", flush=True)
                 break
-            fresh = arguments.models is None and not (arguments.runs / name / chosen[0]).exists()
+            as_preset = arguments.updates is arguments.transitions is arguments.models is None
+            fresh = as_preset and not (arguments.runs / name / chosen[0]).exists()
             start = time.monotonic()
             _train(arguments, name, chosen)
             seconds = time.monotonic() - start
@@ -79,10 +81,15 @@ def _train(arguments: argparse.Namespace, name: str, methods: list[str]) -> None
         config=config,
         model=None if arguments.models is None else arguments.models / name / "model",
     )
-    settings = {"dataset": name, "updates": config.sac.updates, "discount": config.sac.discount, "device": device()}
-    doubts = [config.doubt if METHODS[str(record["method"])].space == "latent" else None for record in records]
-    rows = [{**record, **settings, "doubt": doubt} for record, doubt in zip(records, doubts, strict=True)]
+    shared = {"dataset": name, "updates": config.sac.updates, "discount": config.sac.discount, "device": device()}
+    rows = [{**record, **shared, **_settings(str(record["method"]), config)} for record in records]
     merge_records(arguments.results, rows, KEYS)
+
+
+def _settings(method: str, config: TrainConfig) -> Record:
+    """What a method has of the settings that not all of them have."""
+    latent, clones = METHODS[method].space == "latent", METHODS[method].clones
+    return {"doubt": config.doubt if latent else None, "averaged": None if clones else config.sac.averaged}
 
 
 if __name__ == "__main__":
