@@ -151,6 +151,15 @@ def test_a_changed_setting_is_refused_and_nothing_is_lost(
     assert (finished / "results.json").read_bytes() == before
 
 
+def test_data_that_cannot_be_fitted_is_refused_before_there_is_a_folder(
+    dataset: Dataset, config: TrainConfig, tmp_path: Path
+) -> None:
+    large = replace(config, model=replace(config.model, batch_size=10_000))
+    with pytest.raises(InputError, match="too few for batches of 10000"):
+        train(dataset, tmp_path / "run", methods(dataset, "bc", "gelato"), config=large, workers=1)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_number_that_is_not_finite_stops_training_and_says_where(
     dataset: Dataset, config: TrainConfig, tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ from gelato.evaluation.rollout import Evaluator, environment_of, evaluator
 from gelato.methods import Method, TrainConfig, train_preset
 from gelato.model.latent import Scaling
 from gelato.model.networks import GaussianMLP
-from gelato.model.training import FittedModel, fit_model, load_model
+from gelato.model.training import FittedModel, fit_model, load_model, split_to_fit
 from gelato.progress import note
 from gelato.results import Record, write_records
 from gelato.runs import Run, seed_numbers
@@ -83,6 +83,9 @@ def train(
     if not names or len(set(names)) < len(names):
         raise InputError(f"methods {', '.join(names) or '(none)'} must be at least one, each with a name of its own")
     fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
+    if fitted is None and any(_group(method) == "latent" for method in methods):
+        # Data that cannot be fitted is refused before there is a folder.
+        split_to_fit(dataset, config.model)
     folder = Run(Path(run))
     watch = mirror(folder.folder / "tensorboard") if tensorboard else None
     with folder.locked():

@@ -152,6 +152,7 @@ def _readable(summary: dict[str, Any]) -> dict[str, str]:
         fields["actions"] = f"{space['discrete']} discrete; taken {counts} times"
     else:
         low, high = summary["action_range"]
-        box = ", ".join(f"[{a}, {b}]" for a, b in zip(space["low"], space["high"]))
+        bounds = zip(space["low"], space["high"], strict=True)
+        box = ", ".join(f"[{'-∞' if a is None else a}, {'∞' if b is None else b}]" for a, b in bounds)
         fields["actions"] = f"{len(low)} continuous in {box}; taken {min(low):.4g} to {max(high):.4g}"
     return fields | {"memory": f"{summary['bytes'] / 1e6:,.1f} MB", "fingerprint": summary["fingerprint"]}

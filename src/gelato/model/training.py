@@ -79,8 +79,8 @@ def fit_model(
     dataset = load(dataset) if isinstance(dataset, str) else dataset
     config = config or preset(preset_name, dataset)
     numbers = seed_numbers(seeds, first_seed)
-    _check_sense(dataset, config)
-    train, held_out = split_for(dataset, config)
+    train, held_out = split_to_fit(dataset, config)
+    _say_oddities(dataset, config)
     folder = Run(Path(run))
     with folder.locked():
         folder.begin(
@@ -125,10 +125,10 @@ def split_for(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Trans
     return split(dataset.transitions.with_successors(), config.held_out_fraction, seed=0)
 
 
-def _check_sense(dataset: Dataset, config: ModelConfig) -> None:
-    """Refuse what cannot be fitted, and say what can be but should not surprise."""
+def split_to_fit(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Transitions]:
+    """The split of a dataset that can be fitted; one that cannot is refused."""
     data = dataset.transitions.with_successors()
-    state_size, embedding_size = data.states.shape[1], config.latent_size + data.action_space.size
+    state_size = data.states.shape[1]
     largest = max(64, 8 * state_size)
     if config.latent_size > largest:
         raise InputError(
@@ -142,6 +142,13 @@ def _check_sense(dataset: Dataset, config: ModelConfig) -> None:
         )
     if np.ptp(data.states, axis=0).max() == 0:
         raise InputError(f"{dataset.reference}: observations never change; there is no dynamics to learn")
+    return split_for(dataset, config)
+
+
+def _say_oddities(dataset: Dataset, config: ModelConfig) -> None:
+    """What can be fitted but should not surprise."""
+    data = dataset.transitions.with_successors()
+    state_size, embedding_size = data.states.shape[1], config.latent_size + data.action_space.size
     if dataset.transitions.terminated.any() and not data.terminated.any():
         note(
             f"{dataset.reference}: holds no successor of an episode's end; the model will not learn where episodes end"
