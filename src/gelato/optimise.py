@@ -16,7 +16,7 @@ def in_few_kernels(optimiser: optax.GradientTransformation) -> optax.GradientTra
     """The same optimiser with all small arrays side by side in one, and large ones as they are.
 
     On an accelerator every array is a kernel an operation, which for a small one is all it costs. `optax.flatten` moves
-    the large ones too, and of five seeds' weights the moving takes as long as the update.
+    the large ones too: of five models of the paper's size, 22 µs of an update's 444 on an H200.
     """
 
     def init(parameters: Any) -> Any:
