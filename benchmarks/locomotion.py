@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gelato.data.reference import load
-from gelato.methods import METHODS, TrainConfig, method_for, train_preset
+from gelato.methods import METHODS, method_for, train_preset
 from gelato.pipeline import train
 from gelato.report.policy_table import DATASETS, as_text
 from gelato.results import Record, device, merge_records, read_records, record_speed
@@ -82,14 +82,13 @@ def _train(arguments: argparse.Namespace, name: str, methods: list[str]) -> None
         model=None if arguments.models is None else arguments.models / name / "model",
     )
     shared = {"dataset": name, "updates": config.sac.updates, "discount": config.sac.discount, "device": device()}
-    rows = [{**record, **shared, **_settings(str(record["method"]), config)} for record in records]
+    # What not all methods have.
+    rows = [{**record, **shared, "doubt": config.doubt if _in_latents(record) else None} for record in records]
     merge_records(arguments.results, rows, KEYS)
 
 
-def _settings(method: str, config: TrainConfig) -> Record:
-    """What a method has of the settings that not all of them have."""
-    latent, clones = METHODS[method].space == "latent", METHODS[method].clones
-    return {"doubt": config.doubt if latent else None, "averaged": None if clones else config.sac.averaged}
+def _in_latents(record: Record) -> bool:
+    return METHODS[str(record["method"])].space == "latent"
 
 
 if __name__ == "__main__":

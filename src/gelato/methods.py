@@ -7,10 +7,11 @@ from typing import Literal
 from gelato.agents.ppo import PPOConfig
 from gelato.agents.sac import SACConfig
 from gelato.baselines.ensemble import EnsembleConfig
+from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.envs import FOUR_ROOMS_GOAL
 from gelato.envs.driving import DrivingTask, driving_task
-from gelato.envs.scores import task_of
+from gelato.envs.scores import normalised_score, task_of
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, preset
 from gelato.uncertainty.build import PENALTIES
@@ -40,8 +41,10 @@ class Method:
             raise InputError(f"the share of logged steps is {self.real_share}; it must lie in [0, 1]")
 
 
-# λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ serves them all.
-_WEIGHTS = {"hopper": 10.0, "walker2d": 10.0, "halfcheetah": 10.0}
+# λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ serves them all. The
+# second is for data of a normalised score below that, where there is little to stay close to.
+_WEIGHTS = {"hopper": (10.0, 1.0), "walker2d": (10.0, 0.3), "halfcheetah": (10.0, 0.3)}
+_POOR_SCORE = 10.0
 _OTHERWISE = 4.0
 _REAL_SHARE = 0.05
 _DOUBT = 0.01
@@ -64,7 +67,7 @@ METHODS: dict[str, Method] = {
 
 
 def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_weight: float | None = None) -> Method:
-    """The method of that name with its preset λ for the data's task or the one given; `penalty` is for `gelato`."""
+    """The method of that name with its preset λ for the data or the one given; `penalty` is for `gelato`."""
     if name not in METHODS:
         raise InputError(f"method {name!r} is not one of {', '.join(METHODS)}")
     method = METHODS[name]
@@ -75,9 +78,15 @@ def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_
     if method.space == "latent" and dataset.environment == FOUR_ROOMS_GOAL:
         method = replace(method, real_share=0.5)
     if method.penalty_weight:
-        weight = _WEIGHTS.get(task_of(dataset.environment) or "", _OTHERWISE)
-        method = replace(method, penalty_weight=weight if penalty_weight is None else penalty_weight)
+        weight = _preset_weight(dataset) if penalty_weight is None else penalty_weight
+        method = replace(method, penalty_weight=weight)
     return method
+
+
+def _preset_weight(dataset: Dataset) -> float:
+    score = normalised_score(dataset.environment, episode_returns(dataset.transitions).mean())
+    usual, poor = _WEIGHTS.get(task_of(dataset.environment) or "", (_OTHERWISE, _OTHERWISE))
+    return usual if score is None or score >= _POOR_SCORE else poor
 
 
 @dataclass(frozen=True)
@@ -134,8 +143,7 @@ def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
         return _driving(driving, model, small=name == "small")
     if name == "default":
         discount = _DISCOUNTS.get(task_of(dataset.environment) or "", SACConfig.discount)
-        # With fewer updates a policy is still learning, and a mean over so many of them lags behind.
-        return TrainConfig(model, EnsembleConfig(), SACConfig(discount=discount, averaged=0.3), doubt=_DOUBT)
+        return TrainConfig(model, EnsembleConfig(), SACConfig(discount=discount), doubt=_DOUBT)
     return TrainConfig(
         replace(
             model,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from gelato.agents.replay import packed
 from gelato.agents.sac import SACConfig, Terms
-from gelato.agents.world import World, stacked
+from gelato.agents.world import World
 from gelato.baselines.ensemble import LargestDeviation, StateDynamics, fit_ensemble
 from gelato.data.transitions import Dataset, Transitions, evenly
 from gelato.envs.termination import termination_rule
@@ -22,6 +22,7 @@ from gelato.model.fit import normalised_batch
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel, split_for
 from gelato.progress import working
+from gelato.trees import stacked, taken
 from gelato.uncertainty.build import build_penalty, segments_for
 from gelato.uncertainty.calibration import SAMPLE, calibrate, calibrate_on
 from gelato.uncertainty.embedded import embed, uniform_actions
@@ -74,13 +75,9 @@ def state_world(
         alone = [None] * len(seeds)
         return _world(dataset, scaling, alone, [nothing] * len(seeds), methods, seeds, config.sac), scaling
     every = fit_ensemble(dataset, parts, scaling, run / "ensemble", seeds=seeds, config=config.ensemble)
-    dynamics = [_of_seed(every, index) for index in range(len(seeds))]
+    dynamics = [taken(every, index) for index in range(len(seeds))]
     penalties = [[_state_penalty(one, method, parts[0]) for method in methods] for one in dynamics]
     return _world(dataset, scaling, dynamics, penalties, methods, seeds, config.sac), scaling
-
-
-def _of_seed(dynamics: StateDynamics, index: int) -> StateDynamics:
-    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, dynamics)
 
 
 def latent_penalties(

@@ -8,9 +8,10 @@ import pytest
 from jaxtyping import Array
 
 from gelato.agents.sac import Terms
-from gelato.agents.world import World, stacked
+from gelato.agents.world import World
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.mdp.dynamics import AbstractDynamics, Imagined
+from gelato.trees import stacked
 from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 
 DISCOUNT = 0.9

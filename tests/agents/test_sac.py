@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,7 +5,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from gelato.agents.learner import actors_of, new_policies, run_epoch
+from gelato.agents.learner import new_policies, run_epoch
 from gelato.agents.networks import Actor
 from gelato.agents.replay import Ring, packed, unpacked
 from gelato.agents.sac import SACConfig, SACState, least_of_critics
@@ -64,21 +62,6 @@ def test_a_policy_is_the_same_whatever_is_trained_beside_it(simple: Known) -> No
     alone, _ = trained(world_of(simple, seeds=(3,), weights=(0.5,), penalty=One()), QUICK)
     for together, apart in zip(jax.tree.leaves(beside), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(together[1, 1], apart[0, 0], rtol=1e-4, atol=1e-6)
-
-
-def test_what_is_deployed_is_the_mean_of_the_actors_after_the_last_epochs(simple: Known) -> None:
-    world, config = world_of(simple), replace(QUICK, updates=12, averaged=0.5)
-    policies, actors = new_policies(world, config), []
-    for _ in range(4):
-        policies, _ = run_epoch(world, policies, config=config, updates=3)
-        actors.append(jax.tree.map(np.asarray, eqx.filter(policies.agent.actor, eqx.is_array)))
-    # Of all so far until there are two; from then on half of what was, half of the newest.
-    expected = jax.tree.map(lambda a, b, c, d: ((a + b) / 4 + c / 2) / 2 + d / 2, *actors)
-    found = eqx.filter(actors_of(policies), eqx.is_array)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), found, expected)
-    alone = replace(config, averaged=0.0)
-    policies, _ = run_epoch(world, new_policies(world, alone), config=alone, updates=3)
-    assert eqx.tree_equal(policies.agent.actor, actors_of(policies))
 
 
 def test_imagined_rewards_have_the_weighted_penalty_taken_off_exactly(simple: Known) -> None:

@@ -11,18 +11,7 @@ from gelato.agents.cloning import CloningState, begin_cloning, clone
 from gelato.agents.networks import Actor
 from gelato.agents.ppo import PPOState
 from gelato.agents.replay import packed
-from gelato.agents.sac import (
-    METRICS,
-    Draws,
-    SACConfig,
-    SACState,
-    Terms,
-    averaged,
-    begin,
-    draws_for,
-    least_of_critics,
-    update,
-)
+from gelato.agents.sac import METRICS, Draws, SACConfig, SACState, Terms, begin, draws_for, least_of_critics, update
 from gelato.agents.world import (
     BEGIN,
     CLONE,
@@ -86,7 +75,7 @@ def _learn(parts: Any, terms: Terms, policy: SACState, config: SACConfig, update
         return update(policy, real, terms, config, draws)
 
     policy, metrics = jax.lax.scan(one, policy, jax.vmap(draws_at)(policy.step + jnp.arange(updates)))
-    return averaged(policy, config, updates), jnp.mean(metrics, axis=0)
+    return policy, jnp.mean(metrics, axis=0)
 
 
 @eqx.filter_jit
@@ -94,7 +83,8 @@ def initial_values(world: World, policies: SACState) -> Float[Array, "variants s
     """Mean value of the first states of the data's episodes under the pessimistic MDP: a number to choose by."""
 
     def one(policy: SACState, initial: Float[Array, "e latent"]) -> Float[Array, ""]:
-        return jnp.mean(least_of_critics(policy.agent.critics, initial, jax.vmap(policy.average.mode)(initial)))
+        agent = policy.agent
+        return jnp.mean(least_of_critics(agent.critics, initial, jax.vmap(agent.actor.mode)(initial)))
 
     return eqx.filter_vmap(eqx.filter_vmap(one), in_axes=(eqx.if_array(0), None))(policies, world.initial)
 
@@ -132,7 +122,7 @@ def run_cloning(
 def actors_of(policies: SACState | PPOState | CloningState) -> Actor:
     """The actors `[variants, seeds]`; clones are one variant."""
     if isinstance(policies, SACState):
-        return policies.average
+        return policies.agent.actor
     if isinstance(policies, PPOState):
         return policies.learner.actor
     return jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, policies.actor)

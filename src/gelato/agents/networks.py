@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
-from gelato.model.networks import MLP
+from gelato.model.networks import MLP, Linear, linear_layers
 
 LOG_STD = (-5.0, 2.0)
 
@@ -116,12 +116,10 @@ def _gaussian_density(raw: Array, mean: Array, log_std: Array) -> Float[Array, "
 class Critic(eqx.Module):
     """`Q(z, a)`; hidden layers are normalised, which keeps it from running away on actions nobody took."""
 
-    layers: tuple[eqx.nn.Linear, ...]
+    layers: tuple[Linear, ...]
 
     def __init__(self, latent_size: int, action_size: int, hidden: Sequence[int], *, key: PRNGKeyArray) -> None:
-        sizes = [latent_size + action_size, *hidden, 1]
-        keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.layers = linear_layers([latent_size + action_size, *hidden, 1], key=key)
 
     def __call__(self, z: Float[Array, " latent"], action: Float[Array, " action"]) -> Float[Array, ""]:
         hidden = jnp.concatenate([z, action])

@@ -121,7 +121,7 @@ def _orthogonal(network: MLP, last: float, *, key: PRNGKeyArray) -> MLP:
         eqx.tree_at(
             lambda one: (one.weight, one.bias),
             layer,
-            (jax.nn.initializers.orthogonal(scale)(key, layer.weight.shape), jnp.zeros(layer.out_features)),
+            (jax.nn.initializers.orthogonal(scale)(key, layer.weight.shape), jnp.zeros(len(layer.weight))),
         )
         for layer, scale, key in zip(network.layers, scales, jax.random.split(key, len(scales)), strict=True)
     )

@@ -34,10 +34,7 @@ _DISCRETE_ENTROPY = 0.1
 
 @dataclass(frozen=True)
 class SACConfig:
-    """Settings every policy of one program shares; the paper's are `replay` 50,000 and `horizon` 5.
-
-    What is deployed is the mean of the actor's weights over the last `averaged` of all updates, nearly.
-    """
+    """Settings every policy of one program shares; the paper's are `replay` 50,000 and `horizon` 5."""
 
     hidden: tuple[int, ...] = (256, 256)
     actor_rate: float = 1e-4
@@ -51,7 +48,6 @@ class SACConfig:
     branches: int = 2_000
     horizon: int = 5
     replay: int = 50_000
-    averaged: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "updates", "epoch", "branches", "horizon", "replay"):
@@ -59,8 +55,6 @@ class SACConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 < self.discount < 1:
             raise InputError(f"discount is {self.discount}; it must lie strictly between 0 and 1")
-        if not 0 <= self.averaged <= 1:
-            raise InputError(f"averaged is {self.averaged}; it is a share of all updates, from 0 to 1")
 
 
 class Agent(eqx.Module):
@@ -76,7 +70,6 @@ class SACState(eqx.Module):
 
     agent: Agent
     target_critics: Critic
-    average: Actor
     optimiser: Any
     ring: Ring
     step: Int[Array, "*batch"]
@@ -123,8 +116,7 @@ def begin(config: SACConfig, latent_size: int, space: ActionSpace, *, key: PRNGK
     )
     columns = 2 * latent_size + space.size + 2
     optimiser = _optimiser(config).init(eqx.filter(agent, eqx.is_array))
-    ring = Ring.empty(config.replay, columns)
-    return SACState(agent, critics, agent.actor, optimiser, ring, jnp.zeros((), jnp.int32))
+    return SACState(agent, critics, optimiser, Ring.empty(config.replay, columns), jnp.zeros((), jnp.int32))
 
 
 def update(
@@ -145,14 +137,7 @@ def update(
     change = eqx.tree_at(lambda a: a.actor, change, jax.tree.map(lambda x: slower * x, change.actor))
     agent = eqx.combine(optax.apply_updates(trainable, change), static)
     targets = optax.incremental_update(agent.critics, state.target_critics, config.target_rate)
-    return SACState(agent, targets, state.average, optimiser, state.ring, state.step + 1), metrics
-
-
-def averaged(state: SACState, config: SACConfig, updates: int) -> SACState:
-    """The state after an epoch of so many updates, with its actor in the average: of all so far, later of the last."""
-    window = jnp.clip(config.averaged * config.updates, updates, state.step)
-    average = optax.incremental_update(state.agent.actor, state.average, updates / window)
-    return eqx.tree_at(lambda s: s.average, state, average)
+    return SACState(agent, targets, optimiser, state.ring, state.step + 1), metrics
 
 
 def _batch(
@@ -177,6 +162,8 @@ def _loss(
     after, _ = soft_values(agent.actor, target_critics, batch.next_latents, temperature, noise[0])
     target = batch.rewards + config.discount * (1 - batch.terminated) * after
     target = jax.lax.stop_gradient(jnp.clip(target, terms.lowest_value, terms.highest_value))
+    # Else XLA computes all of it inside the reduction of a metric: of five policies in 37 µs of an update's 240 (H200).
+    target = jax.lax.optimization_barrier(target)
     Q = every_member(agent.critics, batch.latents, batch.actions)
     critic_loss = jnp.mean((Q - target) ** 2)
     frozen = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, agent.critics)

@@ -4,7 +4,6 @@ A variant has its own penalty and shares the models; a seed has its own model, d
 are drawn from `(seed, step)` alone, so a policy is the same whatever is trained beside it, resumed or not.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -41,11 +40,6 @@ class World(eqx.Module):
     def latent_size(self) -> int:
         """How many numbers the policy sees."""
         return self.starts.shape[-1]
-
-
-def stacked(trees: Sequence[Any]) -> Any:
-    """Pytrees of one structure as one, with a new first axis on every array."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array_like(leaves[0]) else leaves[0], *trees)
 
 
 def over_policies(function: Any) -> Any:

@@ -30,6 +30,7 @@ from gelato.model.fit import (
 from gelato.model.latent import LatentModel, Scaling, with_support
 from gelato.progress import Advance, note, progress
 from gelato.runs import Run, seed_numbers
+from gelato.trees import taken
 
 _CHECKPOINT_SECONDS = 20.0
 _SUPPORT_ROWS = 100_000
@@ -48,7 +49,7 @@ class FittedModel:
 
     def seed(self, index: int) -> LatentModel:
         """The model of one seed."""
-        return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.models)
+        return taken(self.models, index)
 
     def of_seeds(self, seeds: tuple[int, ...]) -> "FittedModel":
         """The same with some of the seeds only."""
@@ -56,8 +57,7 @@ class FittedModel:
         if missing:
             raise InputError(f"{self.run.folder}: holds no seed {missing[0]}, only {', '.join(map(str, self.seeds))}")
         rows = np.array([self.seeds.index(seed) for seed in seeds])
-        models = jax.tree.map(lambda leaf: leaf[rows] if eqx.is_array(leaf) else leaf, self.models)
-        return replace(self, seeds=seeds, models=models)
+        return replace(self, seeds=seeds, models=taken(self.models, rows))
 
     @cached_property
     def parts(self) -> tuple[Transitions, Transitions]:
