@@ -15,7 +15,7 @@ from gelato.envs.driving import driving_task
 from gelato.methods import Method, TrainConfig
 
 # Seconds an update takes apart from its products (launches, copies, small operations), and a program takes to compile.
-_OVERHEAD = {"cpu": 1.5e-3, "gpu": 3.5e-4}
+_OVERHEAD = {"cpu": 1.5e-3, "gpu": 1.5e-4}
 _COMPILING = 30.0
 # Forward and backward, in passes forward.
 _TRAINED = 3
@@ -103,12 +103,13 @@ def _driven(config: TrainConfig, ppo: PPOConfig, seen: int, state: int, action: 
 
 
 def _products_per_second() -> float:
-    """Multiply-adds a second of this machine, from a tenth of a second of them."""
-    x = jnp.ones((512, 512))
-    product = jax.jit(lambda x: x @ x / 512)
-    product(x).block_until_ready()
+    """Multiply-adds a second of this machine, from a tenth of a second of them, several a call: asking takes time too."""
+    size, chain = 512, 16
+    x = jnp.ones((size, size))
+    products = jax.jit(lambda x: jax.lax.fori_loop(0, chain, lambda _, x: x @ x / size, x))
+    products(x).block_until_ready()
     begun, count = time.perf_counter(), 0
     while time.perf_counter() - begun < 0.1:
-        product(x).block_until_ready()
-        count += 1
-    return _SHARE * count * 512**3 / (time.perf_counter() - begun)
+        products(x).block_until_ready()
+        count += chain
+    return _SHARE * count * size**3 / (time.perf_counter() - begun)
