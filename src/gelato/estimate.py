@@ -103,7 +103,7 @@ def _driven(config: TrainConfig, ppo: PPOConfig, seen: int, state: int, action: 
 
 
 def _products_per_second() -> float:
-    """Multiply-adds a second of this machine, from a tenth of a second of them, several a call: asking takes time too."""
+    """Multiply-adds a second of this machine, from a tenth of a second of them, several a call."""
     size, chain = 512, 16
     x = jnp.ones((size, size))
     products = jax.jit(lambda x: jax.lax.fori_loop(0, chain, lambda _, x: x @ x / size, x))
