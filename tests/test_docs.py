@@ -1,5 +1,6 @@
 """The docs' tables are those of the result files, and their examples run."""
 
+import json
 import re
 import subprocess
 import sys
@@ -24,6 +25,23 @@ def test_rendering_replaces_what_stands_between_the_marks(tmp_path):
     )
     text = render("a\n<!-- results/behaviour.json -->\nold\n<!-- end -->\nb", tmp_path)
     assert "| p | 1,000 | 990 ± 5 | 0.990 | 3 |" in text and "old" not in text and text.endswith("b")
+
+
+def test_a_word_after_the_name_may_be_another_form_of_the_table(tmp_path):
+    def row(dataset, method, seed, value):
+        own = {"dataset": dataset, "method": method, "seed": seed, "steps": 10}
+        return {**own, "return": value, "score": value / 10}
+
+    cells = [("hopper-medium", "bc"), ("hopper-medium", "gelato"), ("walker2d-medium", "gelato")]
+    rows = [row(*cell, seed, 100.0 * (n + 1) + seed) for n, cell in enumerate(cells) for seed in (0, 2)]
+    (tmp_path / "locomotion.json").write_text(json.dumps(rows))
+    lines = render("<!-- results/locomotion.json grid -->\n<!-- end -->", tmp_path).splitlines()
+    assert lines[1] == "| dataset | gelato | bc | paper's GELATO |"
+    assert lines[3:6] == [
+        "| hopper-medium | 201 ± 1 | 101 ± 1 | 1,676 |",
+        "| walker2d-medium | 301 ± 1 | – | 1,269 |",
+        "| mean score (of so many) | 25.1 (2) | 10.1 (1) | – |",
+    ]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "docs"], ids=lambda page: page.name)

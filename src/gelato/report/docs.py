@@ -2,7 +2,8 @@
 
 <!-- results/NAME.json -->   and   <!-- end -->
 
-A word after the name keeps the records whose first field begins with it: `<!-- results/speed.json generate -->`.
+A word after the name keeps the records whose first field begins with it, `<!-- results/speed.json generate -->`, or
+names another form of the table, `<!-- results/locomotion.json grid -->`.
 """
 
 import re
@@ -13,7 +14,7 @@ from string import Formatter
 from typing import Any
 
 from gelato.report.driving import as_table
-from gelato.report.policy_table import as_text
+from gelato.report.policy_table import as_grid, as_text
 from gelato.results import Record, read_records
 
 _BLOCK = re.compile(r"(<!-- results/(\w+)\.json ?(.*?) ?-->\n).*?<!-- end -->", flags=re.DOTALL)
@@ -25,6 +26,9 @@ def render(text: str, results: Path) -> str:
     def table(match: re.Match[str]) -> str:
         marker, name, beginning = match.groups()
         records = read_records(results / f"{name}.json")
+        form = f"{name} {beginning}"
+        if form in _TABLES:
+            return f"{marker}{_TABLES[form](records)}<!-- end -->"
         chosen = [record for record in records if str(next(iter(record.values()))).startswith(beginning)]
         return f"{marker}{_TABLES[name](chosen)}<!-- end -->"
 
@@ -175,6 +179,7 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
         }
     ),
     "locomotion": lambda records: as_text(records, "md"),
+    "locomotion grid": as_grid,
 }
 
 

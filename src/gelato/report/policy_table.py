@@ -88,6 +88,26 @@ def summarise_policies(records: Sequence[Record]) -> list[Record]:
     return rows
 
 
+def as_grid(records: Sequence[Record]) -> str:
+    """Mean returns ± deviation over seeds in Markdown, datasets down and methods across, the paper's GELATO beside."""
+    cells = {(str(cell["dataset"]), str(cell["method"])): cell for cell in summarise_policies(records)}
+    datasets, methods = (list(dict.fromkeys(names)) for names in zip(*cells))
+    means = {row["method"]: row for row in aggregate(records)}
+
+    def row(dataset: str) -> list[str]:
+        found = (cells.get((dataset, method)) for method in methods)
+        paper = paper_return(dataset, "gelato")
+        returns = ["–" if cell is None else _number(cell, "return", ",.0f") for cell in found]
+        return [dataset, *returns, "–" if paper is None else f"{paper:,}"]
+
+    scores = [
+        f"{means[method]['mean_score']:.1f} ({means[method]['datasets']})" if method in means else "–"
+        for method in methods
+    ]
+    last = ["mean score (of so many)", *scores, "–"]
+    return _markdown(["dataset", *methods, "paper's GELATO"], [*map(row, datasets), last]) + "\n"
+
+
 def _order(pair: tuple[str, str]) -> tuple[int, int, str, str]:
     dataset, method = pair
     known = DATASETS.index(dataset) if dataset in DATASETS else len(DATASETS)
