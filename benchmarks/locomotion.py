@@ -2,10 +2,10 @@
 
 python benchmarks/locomotion.py --runs runs/locomotion
 
-Results go to results/locomotion.json. Resumable: a group of methods that is in the results already is skipped, one that
-was interrupted goes on from its last checkpoint. `--minutes` stops before a group that would hardly end in time. What a
-group takes from data to returns, models included, goes to results/speed.json, unless part of it was there before
-or sizes were told.
+Results go to results/locomotion.json. Resumable: a group of methods that is in the results with the settings it has now
+is skipped, one that was interrupted goes on from its last checkpoint. `--minutes` leaves out a group that would hardly
+end in time. What a group takes from data to returns, models included, goes to results/speed.json, unless part of it was
+there before or sizes were told.
 """
 
 import argparse
@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gelato.data.reference import load
-from gelato.methods import METHODS, method_for, train_preset
+from gelato.data.transitions import Dataset
+from gelato.methods import METHODS, Method, TrainConfig, method_for, train_preset
 from gelato.pipeline import train
 from gelato.report.policy_table import DATASETS, as_text
 from gelato.results import Record, device, merge_records, read_records, record_speed
@@ -40,55 +41,67 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="folder of latent models fitted before, DIR/DATASET/model")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     arguments = parser.parse_args()
-    begun, longest = time.monotonic(), 0.0
+    begun = time.monotonic()
+    longest = dict.fromkeys(GROUPS, 0.0)
     for name in arguments.datasets:
+        dataset = load(name if arguments.transitions is None else f"{name},transitions={arguments.transitions}")
+        config = train_preset("default", dataset)
+        if arguments.updates is not None:
+            config = replace(config, sac=replace(config.sac, updates=arguments.updates))
         for group in GROUPS:
-            chosen = [method for method in group if method in arguments.methods]
-            if not chosen or _there(arguments, name, chosen):
+            methods = [method_for(method, dataset) for method in group if method in arguments.methods]
+            rows = [_settings(name, method, dataset, config) for method in methods]
+            if _there(arguments.results, rows, arguments.seeds):
                 continue
-            if time.monotonic() - begun + longest > 60 * arguments.minutes:
-                print("no time for another group; run the same command again", flush=True)
-                break
-            as_preset = arguments.updates is arguments.transitions is arguments.models is None
-            fresh = as_preset and not (arguments.runs / name / chosen[0]).exists()
-            start = time.monotonic()
-            _train(arguments, name, chosen)
-            seconds = time.monotonic() - start
-            longest = max(longest, seconds)
-            what = f"from the data of {name} to {', '.join(chosen)}, {arguments.seeds} seeds"
-            print(f"{what}: {seconds:.0f} s", flush=True)
-            if fresh:
-                record_speed(arguments.speed, what, round(seconds), "s", "6 minutes", seconds / 360)
+            if time.monotonic() - begun + longest[group] > 60 * arguments.minutes:
+                print(f"{name}: no time left for {', '.join(group)}; run the same command again", flush=True)
+                continue
+            seconds = _train(arguments, dataset, config, methods, rows)
+            longest[group] = max(longest[group], seconds)
     print(as_text(read_records(arguments.results), "md"))
 
 
-def _there(arguments: argparse.Namespace, dataset: str, methods: list[str]) -> bool:
-    found = {tuple(record[key] for key in KEYS) for record in read_records(arguments.results)}
-    return all((dataset, method, seed) in found for method in methods for seed in range(arguments.seeds))
+def _train(
+    arguments: argparse.Namespace, dataset: Dataset, config: TrainConfig, methods: list[Method], rows: list[Record]
+) -> float:
+    """Train methods that share a model, and record what they came to; the seconds it took."""
+    name, names = str(rows[0]["dataset"]), [method.name for method in methods]
+    run = arguments.runs / name / names[0]
+    as_preset = arguments.updates is arguments.transitions is arguments.models is None
+    fresh = as_preset and not run.exists()
+    model = None if arguments.models is None else arguments.models / name / "model"
+    start = time.monotonic()
+    records = train(dataset, run, methods, seeds=arguments.seeds, config=config, model=model)
+    seconds = time.monotonic() - start
+    own = {row["method"]: row for row in rows}
+    merge_records(arguments.results, [{**r, **own[r["method"]], "device": device()} for r in records], KEYS)
+    what = f"from the data of {name} to {', '.join(names)}, {arguments.seeds} seeds"
+    print(f"{what}: {seconds:.0f} s", flush=True)
+    if fresh:
+        record_speed(arguments.speed, what, round(seconds), "s", "6 minutes", seconds / 360)
+    return seconds
 
 
-def _train(arguments: argparse.Namespace, name: str, methods: list[str]) -> None:
-    size = "" if arguments.transitions is None else f",transitions={arguments.transitions}"
-    dataset = load(name + size)
-    config = train_preset("default", dataset)
-    if arguments.updates is not None:
-        config = replace(config, sac=replace(config.sac, updates=arguments.updates))
-    records = train(
-        dataset,
-        arguments.runs / name / methods[0],
-        [method_for(method, dataset) for method in methods],
-        seeds=arguments.seeds,
-        config=config,
-        model=None if arguments.models is None else arguments.models / name / "model",
+def _settings(name: str, method: Method, dataset: Dataset, config: TrainConfig) -> Record:
+    """What a row says it was made with: one made otherwise is made anew."""
+    return {
+        "dataset": name,
+        "method": method.name,
+        "transitions": len(dataset.transitions),
+        "updates": config.sac.updates,
+        "discount": None if method.clones else config.sac.discount,
+        "doubt": config.doubt if method.space == "latent" else None,
+        "penalty_weight": method.penalty_weight,
+    }
+
+
+def _there(results: Path, wanted: list[Record], seeds: int) -> bool:
+    found = read_records(results)
+    return all(
+        any(row["seed"] == seed and settings.items() <= row.items() for row in found)
+        for settings in wanted
+        for seed in range(seeds)
     )
-    shared = {"dataset": name, "updates": config.sac.updates, "discount": config.sac.discount, "device": device()}
-    # What not all methods have.
-    rows = [{**record, **shared, "doubt": config.doubt if _in_latents(record) else None} for record in records]
-    merge_records(arguments.results, rows, KEYS)
-
-
-def _in_latents(record: Record) -> bool:
-    return METHODS[str(record["method"])].space == "latent"
 
 
 if __name__ == "__main__":

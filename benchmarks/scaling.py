@@ -1,5 +1,7 @@
 """How an epoch of `gelato` grows, in time and memory, with the data, the neighbours K and the seeds.
 
+Neighbours are sought among as many points whatever the data holds, as training does: what grows with it is the rest.
+
 python benchmarks/scaling.py runs/hopper        # then results/scaling.json
 
 Every cell is a process of its own, since the peak of memory is the process's. Cells that are there are skipped.

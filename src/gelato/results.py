@@ -1,7 +1,9 @@
 """Measured results: a JSON list of flat records, one a line, that a command writes and the docs are rendered from."""
 
 import csv
+import fcntl
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,13 +16,21 @@ def read_records(path: Path) -> list[Record]:
 
 
 def merge_records(path: Path, records: Sequence[Record], keys: Sequence[str]) -> None:
-    """Write records, each in place of the one that agrees with it in all `keys`; the others stay."""
+    """Write records, each in place of the one that agrees with it in all `keys`; the others stay.
+
+    One process at a time: two that measure at once lose nothing of each other's.
+    """
 
     def identity(record: Record) -> tuple[object, ...]:
         return tuple(record.get(key) for key in keys)
 
-    merged = {identity(record): record for record in [*read_records(path), *records]}
-    write_records(path, sorted(merged.values(), key=lambda record: tuple(map(str, identity(record)))))
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        merged = {identity(record): record for record in [*read_records(path), *records]}
+        write_records(path, sorted(merged.values(), key=lambda record: tuple(map(str, identity(record)))))
+    finally:
+        os.close(folder)
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:

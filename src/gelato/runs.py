@@ -8,6 +8,7 @@ checkpoints/        the last two states of an unfinished run, each written whole
 
 import csv
 import fcntl
+import io
 import json
 import os
 import platform
@@ -155,10 +156,16 @@ class Run:
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop what an interrupted run logged past the checkpoint it goes on from."""
-        kept = [row for row in self.metrics if int(row["step"]) <= step]
-        (self.folder / "metrics.csv").unlink(missing_ok=True)
-        if kept:
-            self.log(kept)
+        path, rows = self.folder / "metrics.csv", self.metrics
+        kept = [row for row in rows if int(row["step"]) <= step]
+        if not kept:
+            path.unlink(missing_ok=True)
+        elif len(kept) < len(rows):
+            text = io.StringIO(newline="")
+            writer = csv.DictWriter(text, fieldnames=list(kept[0]))
+            writer.writeheader()
+            writer.writerows(kept)
+            _write_whole(path, text.getvalue().encode())
 
 
 def seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:

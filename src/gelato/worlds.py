@@ -47,7 +47,7 @@ def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainCo
 
 
 def latent_dynamics(fitted: FittedModel, index: int, doubt: float) -> LatentDynamics:
-    """The latent dynamics of one seed, with imagined states blurred by `doubt` on average over the data.
+    """The latent dynamics of one seed, with imagined states blurred by `doubt` more on average over the data.
 
     The unit is the spread of the data's states. How the blur is shared out among them is up to the decoders' σ.
     """
@@ -56,7 +56,8 @@ def latent_dynamics(fitted: FittedModel, index: int, doubt: float) -> LatentDyna
         train, _ = fitted.parts
         rows = evenly(train, SAMPLE)
         blur = doubt / _typical_deviation(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
-    return LatentDynamics(model, fitted.scaling, termination_rule(fitted.dataset.environment), blur)
+    rule = termination_rule(fitted.dataset.environment, fitted.dataset.transitions.states.shape[1])
+    return LatentDynamics(model, fitted.scaling, rule, blur)
 
 
 @eqx.filter_jit

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gelato.data.spaces import Continuous, Discrete
+from gelato.envs.scores import task_of
 from gelato.envs.termination import termination_rule
 from gelato.model.coupling import Embedding
 from gelato.model.gaussian import Gaussian, standard_like
@@ -138,7 +139,8 @@ def test_imagined_latents_stay_where_the_data_reaches():
 def test_the_known_termination_rules_agree_with_the_simulator(environment):
     from gelato.envs import make_environment
 
-    simulator, rule = make_environment(environment), termination_rule(environment)
+    simulator = make_environment(environment)
+    rule = termination_rule(environment, simulator.observation_space.shape[0])
     seen = set()
     for seed in range(12):
         simulator.reset(seed=seed)
@@ -150,4 +152,8 @@ def test_the_known_termination_rules_agree_with_the_simulator(environment):
             if terminated or truncated:
                 break
     assert seen == ({False} if environment == "HalfCheetah-v5" else {False, True})
-    assert termination_rule("gelato/FourRooms-v0") is None and termination_rule(None) is None
+    assert termination_rule("gelato/FourRooms-v0", 2) is None and termination_rule(None, 2) is None
+    # What is called alike, or laid out in another way, is not the same.
+    others = ("HopperBulletEnv-v0", 11), ("dm_control/hopper-hop-v0", 11), ("Hopper-v5", 12)
+    assert all(termination_rule(*other) is None for other in others)
+    assert task_of("hopper_medium-v2.hdf5") == task_of("Hopper-v5") == task_of("hopper-random") == "hopper"

@@ -164,7 +164,8 @@ def fit_ensemble(
         lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)),
         (scaling, states.min(axis=0), states.max(axis=0)),
     )
-    return StateDynamics(members, scaling, low, high, config.elites, termination_rule(dataset.environment))
+    rule = termination_rule(dataset.environment, states.shape[1])
+    return StateDynamics(members, scaling, low, high, config.elites, rule)
 
 
 def _pairs(transitions: Any, scaling: Scaling) -> tuple[Float[Array, "n pair"], Float[Array, "n target"]]:

@@ -1,5 +1,7 @@
 """Reference returns of the benchmark tasks, and the D4RL-normalised score they define."""
 
+import re
+
 # (random, expert) returns, as D4RL fixes them.
 REFERENCE_RETURNS = {
     "hopper": (-20.272305, 3234.3),
@@ -9,9 +11,12 @@ REFERENCE_RETURNS = {
 
 
 def task_of(environment: str | None) -> str | None:
-    """The benchmark task an environment id or file name belongs to: `Hopper-v5` → `hopper`; None if unknown."""
-    name = (environment or "").lower()
-    return next((task for task in REFERENCE_RETURNS if task in name), None)
+    """The benchmark task an environment id or file name belongs to: `Hopper-v5` → `hopper`; None if unknown.
+
+    Others are called alike and are not the same: `HopperBulletEnv-v0`, `dm_control/hopper-hop-v0`.
+    """
+    found = re.match(rf"({'|'.join(REFERENCE_RETURNS)})(?![a-z0-9])", (environment or "").lower())
+    return found[1] if found else None
 
 
 def normalised_score(environment: str | None, mean_return: float) -> float | None:

@@ -29,10 +29,18 @@ def never(state: Float[Array, " state"]) -> Bool[Array, ""]:
     return jnp.zeros((), bool)
 
 
-_RULES: dict[str, Rule] = {"hopper": hopper_fell, "walker2d": walker2d_fell, "halfcheetah": never}
+# And the size of the states they are for.
+_RULES: dict[str, tuple[Rule, int]] = {
+    "hopper": (hopper_fell, 11),
+    "walker2d": (walker2d_fell, 17),
+    "halfcheetah": (never, 17),
+}
 
 
-def termination_rule(environment: str | None) -> Rule | None:
+def termination_rule(environment: str | None, state_size: int) -> Rule | None:
     """The rule on the next state that an environment's episodes end by, or None where none is known."""
     task = task_of(environment)
-    return None if task is None else _RULES[task]
+    if task is None:
+        return None
+    rule, size = _RULES[task]
+    return rule if state_size == size else None

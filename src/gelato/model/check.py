@@ -73,7 +73,7 @@ def _check_seed(
 ) -> dict[str, Any]:
     chosen = held_out[rows]
     batch = normalised_batch(chosen, fitted.scaling, jnp.ones((len(rows), model.members)))
-    rule = termination_rule(fitted.dataset.environment)
+    rule = termination_rule(fitted.dataset.environment, batch.states.shape[1])
     step = _steps(model, fitted.scaling, rule, batch)
     states, truth = np.asarray(batch.states), np.asarray(batch.next_states)
     error, change = np.asarray(step.mean) - truth, truth - states
@@ -177,7 +177,10 @@ def rollout(
     samples: int = _SAMPLES,
     key: PRNGKeyArray,
 ) -> Float[Array, "samples horizon state"]:
-    """Open-loop rollouts: `z` encoded once, then `z′ ~ F(E(z, a))`, each sample seen through a decoder of its own."""
+    """Open-loop rollouts: `z` encoded once, then `z′ ~ F(E(z, a))`, each sample seen through a decoder of its own.
+
+    It looks at `F`'s mean: the decoders' σ is the error of a step from there.
+    """
 
     def one(key: PRNGKeyArray) -> Float[Array, "horizon state"]:
         member_key, key = jax.random.split(key)
@@ -186,10 +189,10 @@ def rollout(
         def step(z: Float[Array, " latent"], given: Any) -> Any:
             action, key = given
             forward_key, decoder_key = jax.random.split(key)
-            z = model.imagine(model.embedding(z, action), key=forward_key)
-            decoded = model.decode(z)
+            e = model.embedding(z, action)
+            decoded = model.decode(model.forward(e).mean)
             noise = jax.random.normal(decoder_key, decoded.mean.shape[1:])
-            return z, decoded.mean[member] + jnp.sqrt(decoded.variance[member]) * noise
+            return model.imagine(e, key=forward_key), decoded.mean[member] + jnp.sqrt(decoded.variance[member]) * noise
 
         keys = jax.random.split(key, actions.shape[0])
         return jax.lax.scan(step, model.encode(state).mean, (actions, keys))[1]

@@ -2,7 +2,7 @@
 
     z ~ q(z|s)      e = E(z, a)      z′ ~ F(·|e)      r ~ R(·|e)      s′ ~ D_i(·|z′),  i = 1, …, M
 
-States are standardised, rewards scaled, actions in [−1, 1] or one-hot; `Scaling` holds the way there and back.
+States are standardised, rewards scaled, actions one-hot or as they are; `Scaling` holds the way there and back.
 """
 
 from collections.abc import Sequence

@@ -58,7 +58,16 @@ def _check_cells(records: Sequence[Record]) -> None:
             raise InputError(f"{cell[0]}, {cell[1]}: seed {record['seed']} is there twice; name each run once")
         seen.add((*cell, record["seed"]))
         first = firsts.setdefault(cell, record)
-        for name in ("steps", "penalty", "penalty_weight", "real_share", "episodes"):
+        for name in (
+            "steps",
+            "penalty",
+            "penalty_weight",
+            "real_share",
+            "episodes",
+            "transitions",
+            "discount",
+            "doubt",
+        ):
             if record.get(name) != first.get(name):
                 raise InputError(
                     f"{cell[0]}, {cell[1]}: runs differ in {name} ({first.get(name)}, {record.get(name)}); a table's "
