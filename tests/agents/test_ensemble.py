@@ -1,14 +1,16 @@
 """MOPO's dynamics on the seam of the latent model's."""
 
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gelato.baselines.ensemble import LargestDeviation, Member, StateDynamics
+from gelato.baselines.ensemble import EnsembleConfig, LargestDeviation, Member, StateDynamics, fit_ensemble
 from gelato.data.spaces import Continuous
-from gelato.data.transitions import Standardiser
+from gelato.data.transitions import Dataset, Standardiser, Transitions, split
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP
 
@@ -37,3 +39,42 @@ def test_the_penalty_is_the_largest_deviation_of_all_members(dynamics: StateDyna
     variances = dynamics.predictions(e)[0].variance
     assert variances.shape == (3, 2)
     np.testing.assert_allclose(LargestDeviation(dynamics)(e), np.sqrt(variances.mean(axis=1).max()), rtol=1e-6)
+
+
+def test_an_ensemble_recovers_a_known_system_and_its_best_members_step(tmp_path: Path) -> None:
+    """`s′ − s = (a, −s₀)/2`, `r = s₀ + 2a`, a little noise, and an end where the state was large."""
+    rng = np.random.default_rng(0)
+    n = 2000
+    states, actions = rng.normal(size=(n, 2)).astype(np.float32), rng.uniform(-1, 1, (n, 1)).astype(np.float32)
+    change = np.column_stack([actions[:, 0], -states[:, 0]]) / 2 + 0.1 * rng.normal(size=(n, 2))
+    data = Transitions(
+        states=states,
+        actions=actions,
+        rewards=(states[:, 0] + 2 * actions[:, 0]).astype(np.float32),
+        next_states=(states + change).astype(np.float32),
+        terminated=states[:, 1] > 1,
+        truncated=np.arange(n) % 20 == 19,
+        has_successor=np.ones(n, bool),
+        observation_shape=(2,),
+        action_space=Continuous((-1.0,), (1.0,)),
+    )
+    parts = split(data, 0.2, seed=0)
+    scaling = Scaling.fit(parts[0], rewards_to_unit_range=False)
+    config = EnsembleConfig(members=4, elites=2, hidden=(32, 32), batch_size=128, learning_rate=3e-3, updates=400)
+    fitted = fit_ensemble(Dataset("mine", None, data), parts, scaling, tmp_path, seeds=(0,), config=config)
+    one = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, fitted)
+    held_out = parts[1]
+    s, a = jnp.asarray(scaling.states(held_out.states)), jnp.asarray(held_out.actions)
+    outcomes, ends = jax.vmap(one.predictions)(jax.vmap(one.embed)(s, a))
+    truth = np.column_stack(
+        [scaling.states(held_out.next_states) - s, np.asarray(scaling.rewards(held_out.rewards[:, None]))]
+    )
+    errors = np.square(np.asarray(outcomes.mean) - truth[:, None])
+    assert errors.mean() < 0.1 * truth.var()
+    # The noise it was made with, in the model's units.
+    deviations = np.sqrt(np.asarray(outcomes.variance).mean(axis=(0, 1)))[:2] * scaling.states.scale
+    np.testing.assert_allclose(deviations, 0.1, atol=0.04)
+    assert ((np.asarray(ends) > 0) == np.asarray(held_out.terminated)[:, None]).mean() > 0.9
+    densities = jax.vmap(lambda outcome, row: outcome.log_density(jnp.broadcast_to(row, outcome.mean.shape)))
+    likelihood = np.asarray(densities(outcomes, jnp.asarray(truth, jnp.float32))).mean(axis=0)
+    assert likelihood[:2].mean() >= likelihood[2:].mean()
