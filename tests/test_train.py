@@ -14,6 +14,7 @@ from gelato.agents.sac import SACConfig
 from gelato.baselines.ensemble import EnsembleConfig
 from gelato.cli import main
 from gelato.data.reference import load
+from gelato.data.spaces import Continuous
 from gelato.data.transitions import Dataset
 from gelato.environments import pessimistic_env
 from gelato.errors import InputError
@@ -70,6 +71,18 @@ def test_every_method_runs_from_data_to_returns(finished: Path) -> None:
     records = json.loads((finished / "results.json").read_text())
     assert [(r["method"], r["seed"]) for r in records] == [(name, seed) for name in METHODS for seed in (0, 1)]
     assert all(r["steps"] == 6 and 0 <= r["return"] <= 60 and r["best_return"] >= r["return"] for r in records)
+
+
+def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(dataset: Dataset, tmp_path: Path) -> None:
+    bc = methods(dataset, "bc")
+    actions = np.zeros((len(dataset.transitions), 1), np.float32)
+    space = Continuous((-np.inf,), (np.inf,))
+    unbounded = replace(dataset, transitions=replace(dataset.transitions, actions=actions, action_space=space))
+    with pytest.raises(InputError, match="range of actions is unbounded"):
+        train(unbounded, tmp_path / "run", bc)
+    with pytest.raises(InputError, match="below 2³¹"):
+        train(dataset, tmp_path / "run", bc, first_seed=2**31)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_penalty_weighs_less_on_data_with_little_to_stay_close_to(dataset: Dataset) -> None:

@@ -1,6 +1,9 @@
 """The entry of the command `gelato`, which `python -m gelato` is too."""
 
+import os
 import sys
+
+_INTERRUPTED = 130
 
 
 def run() -> None:
@@ -10,7 +13,18 @@ def run() -> None:
 
         main()
     except KeyboardInterrupt:
-        sys.exit(130)
+        _leave()
+    except SystemExit as end:
+        if end.code != _INTERRUPTED:
+            raise
+        _leave()
+
+
+def _leave() -> None:
+    """End at once: all is closed, and a program that is still being compiled would crash the orderly way out."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

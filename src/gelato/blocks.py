@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gelato.errors import InputError
+from gelato.interrupts import between_blocks, stop
 from gelato.progress import progress
 from gelato.runs import Run
 
@@ -43,7 +44,7 @@ def run_blocks(
     """
     step, state = _resume(folder, state)
     saved, types = time.monotonic(), _types(state)
-    with progress(title, total) as advance:
+    with progress(title, total) as advance, between_blocks() as interrupted:
         advance(step)
         while step < total:
             begun = time.monotonic()
@@ -59,10 +60,12 @@ def run_blocks(
             if mirror is not None:
                 mirror(rows)
             advance(updates, status=status(metrics) if status else "")
-            if step < total and time.monotonic() - saved > CHECKPOINT_SECONDS:
+            if step < total and (interrupted() or time.monotonic() - saved > CHECKPOINT_SECONDS):
                 stop_if_broken(folder, state, step)
                 folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
                 saved = time.monotonic()
+                if interrupted():
+                    stop()
     stop_if_broken(folder, state, step)
     return state
 

@@ -32,6 +32,7 @@ from gelato.agents.ppo_learner import ITERATION_METRICS, new_ppo_policies, ppo_i
 from gelato.agents.world import World
 from gelato.blocks import Metrics, run_blocks
 from gelato.data.reference import load
+from gelato.data.spaces import Continuous
 from gelato.data.transitions import Dataset
 from gelato.envs.scores import normalised_score
 from gelato.errors import InputError
@@ -76,6 +77,11 @@ def train(
     config = config or train_preset("default", dataset)
     numbers = seed_numbers(seeds, first_seed)
     data = dataset.transitions
+    if (
+        isinstance(data.action_space, Continuous)
+        and not np.isfinite([data.action_space.low, data.action_space.high]).all()
+    ):
+        raise InputError(f"{dataset.reference}: the range of actions is unbounded; say it, for a file by ,low=,high=")
     environment = environment_of(dataset.environment, data.states.shape[1], data.action_space)
     if environment is None:
         note("there is no environment to run policies in; they are trained all the same")

@@ -170,8 +170,10 @@ class Run:
 
 def seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
     """So many seeds from the first on."""
-    if seeds < 1 or first_seed < 0:
-        raise InputError(f"seeds is {seeds} and the first is {first_seed}; there must be at least one, from 0 on")
+    if seeds < 1 or first_seed < 0 or first_seed + seeds > 2**31:
+        raise InputError(
+            f"seeds is {seeds} and the first is {first_seed}; there must be at least one, from 0 on and below 2³¹"
+        )
     return tuple(range(first_seed, first_seed + seeds))
 
 

@@ -27,9 +27,15 @@ class TrainedPolicy:
 
 
 def trained_policies(
-    run: Path | str, which: Which = "last", method: str | None = None, seed: int | None = None
+    run: Path | str,
+    which: Which = "last",
+    method: str | None = None,
+    seed: int | None = None,
+    environment: str | None = None,
 ) -> list[TrainedPolicy]:
-    """The policies of a training run, all of them or those of one method or seed."""
+    """The policies of a training run, all of them or those of one method or seed; `environment` is the data's unless
+    told.
+    """
     folder = Path(run)
     description = Run(folder).description
     if description["kind"] != "policies":
@@ -46,12 +52,14 @@ def trained_policies(
         policies = load_policies(group / f"{which}.npz") if any(chosen) else []
         for policy, (name, number), wanted in zip(policies, labels, chosen):
             if wanted:
-                found.append(TrainedPolicy(policy, name, number, data["reference"], data["environment"]))
+                where = environment or data["environment"]
+                found.append(TrainedPolicy(policy, name, number, data["reference"], where))
     if not found:
-        number = "any" if seed is None else seed
         there = ", ".join(one["name"] for one in description["methods"])
+        seeds = ", ".join(map(str, description["seeds"]))
         raise InputError(
-            f"{run}: holds no finished policy of method {method or 'any'} and seed {number}; its methods are {there}"
+            f"{run}: holds no finished policy of method {method or 'any'} and seed {'any' if seed is None else seed}; "
+            f"its methods are {there}, its seeds {seeds}"
         )
     order = [one["name"] for one in description["methods"]]
     return sorted(found, key=lambda trained: (order.index(trained.method), trained.seed))
@@ -64,11 +72,14 @@ def evaluate_run(
     method: str | None = None,
     seed: int | None = None,
     workers: int | None = None,
+    environment: str | None = None,
 ) -> list[Record]:
     """The policies of a run in the real environment, all of them or those of one method or seed, as flat records."""
-    policies = trained_policies(run, which, method, seed)
-    environment = environment_for(policies[0])
-    with evaluator(environment, workers) as evaluate, progress("episodes", episodes * len(policies)) as advance:
+    policies = trained_policies(run, which, method, seed, environment)
+    with (
+        evaluator(environment_for(policies[0]), workers) as evaluate,
+        progress("episodes", episodes * len(policies)) as advance,
+    ):
         found = evaluate([trained.policy for trained in policies], episodes, advance)
     return [
         {
@@ -92,5 +103,7 @@ def environment_for(trained: TrainedPolicy) -> str:
     policy = trained.policy
     environment = environment_of(trained.environment, len(policy.mean), policy.space)
     if environment is None:
-        raise InputError(f"{trained.dataset}: there is no environment here to run policies in")
+        raise InputError(
+            f"{trained.dataset}: there is no environment here to run policies in; name one (--environment)"
+        )
     return environment

@@ -18,6 +18,7 @@ from gelato.cli.model import model
 from gelato.cli.policy import evaluate, export, table, train
 from gelato.cli.uncertainty import trust, uncertainty
 from gelato.errors import InputError
+from gelato.interrupts import remember_interrupts
 
 _DESCRIPTION = """Offline reinforcement learning that knows where its model can be trusted.
 
@@ -38,6 +39,7 @@ app.command(bench, name="bench", help="Measure speed and exactness on this machi
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; bad input ends in one line on standard error and exit code 2."""
+    remember_interrupts()
     # A polite request to end cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

@@ -56,12 +56,23 @@ def train(
         tensorboard: Also write metrics for TensorBoard, below the run's folder (the extra `tensorboard`).
         json: Print one JSON object and nothing else.
     """
-    from gelato.data.reference import load
+    from gelato.data.reference import load, parse
+    from gelato.envs.simulate import can_start
     from gelato.errors import InputError
     from gelato.methods import method_for, train_preset
     from gelato.pipeline import train as train_policies
 
-    dataset = load(reference if transitions is None else f"{reference},transitions={transitions}")
+    if transitions is not None:
+        if ":" in reference:
+            raise InputError(f"--transitions makes a named dataset of that size; {reference} is as long as it is")
+        reference = f"{reference},transitions={transitions}"
+    named = parse(reference).options.get("environment")
+    if named is not None and not can_start(named):
+        raise InputError(
+            f"{named}: no such environment is installed here; correct the name, install it, or leave it out and name "
+            "it to `gelato evaluate`"
+        )
+    dataset = load(reference)
     given = {"doubt": doubt, "evaluations": evaluations, "episodes": episodes}
     config = _changed(train_preset(preset, dataset), updates, model_updates, given)
     chosen = [method_for(name, dataset, penalty, penalty_weight) for name in dict.fromkeys(method)]
@@ -119,6 +130,7 @@ def evaluate(
     method: str | None = None,
     seed: int | None = None,
     which: Literal["last", "best"] = "last",
+    environment: str | None = None,
     json: bool = False,
     video: Path | None = None,
 ) -> None:
@@ -130,6 +142,7 @@ def evaluate(
         method: Whose policies, all of the run's unless told.
         seed: Of which seed, all of them unless told.
         which: The last policies of training, or those with the best return on the way.
+        environment: Where to run them, if not where the data says it was recorded (`Pendulum-v1`).
         json: Print one JSON object and nothing else.
         video: Also draw an episode of the first of them into this file (.gif, or .mp4 with the extra `video`).
     """
@@ -140,9 +153,9 @@ def evaluate(
     if episodes < 1:
         raise InputError(f"episodes is {episodes}; run at least one")
     check_video(video)
-    records = evaluate_run(run, episodes, which, method, seed)
+    records = evaluate_run(run, episodes, which, method, seed, environment=environment)
     if video is not None:
-        first = trained_policies(run, which, method, seed)[0]
+        first = trained_policies(run, which, method, seed, environment)[0]
         write_video(first.policy, environment_for(first), video)
     if json:
         print_json({"run": str(run), "which": which, "records": records})

@@ -46,6 +46,8 @@ def uncertainty(
 
     if rows < 20:
         raise InputError(f"rows is {rows}; ranks of fewer than 20 rows say nothing")
+    if not penalties:
+        raise InputError("name at least one penalty after --penalties, or leave it out for all of them")
     check_picture(plot)
     reports = measure(
         load_model(run), penalties=penalties, rows=rows, simulate=simulator, calibration=calibration, points=points
@@ -102,6 +104,8 @@ def trust(
     if rows < 1:
         raise InputError(f"rows is {rows}; judge at least one")
     check_file(out)
+    if out is not None and out.suffix != ".csv":
+        raise InputError(f"{out}: rows are written as a table; name a file that ends in .csv")
     fitted, dataset = load_model(run), load(data)
     check_spaces(fitted, dataset)
     with working("measuring distances to the model's data"):

@@ -189,6 +189,6 @@ def _action_space(options: dict[str, str]) -> ActionSpace | None:
         low, high = (tuple(float(part) for part in options[key].split("/")) for key in ("low", "high"))
     except ValueError as error:
         raise InputError("low= and high= take numbers, one for each action dimension, separated by /") from error
-    if len(low) != len(high) or any(a >= b for a, b in zip(low, high)):
+    if len(low) != len(high) or not all(a < b for a, b in zip(low, high)):
         raise InputError(f"low={options['low']} must lie below high={options['high']} in every dimension")
     return Continuous(low, high)

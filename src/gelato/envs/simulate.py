@@ -91,17 +91,17 @@ def available_environment(recorded: str | None) -> str | None:
     """The environment here for one that data was recorded in: itself, or the benchmark task's, with a note."""
     if recorded is None:
         return None
-    if _starts(recorded):
+    if can_start(recorded):
         return recorded
     task = task_of(recorded)
-    if task is None or not _starts(_TASKS[task]):
+    if task is None or not can_start(_TASKS[task]):
         note(f"{recorded}: no such environment is installed here")
         return None
     note(f"the data is of {recorded}, the simulator here is {_TASKS[task]}; going on with it")
     return _TASKS[task]
 
 
-def _starts(environment: str) -> bool:
+def can_start(environment: str) -> bool:
     """Whether an environment can be made here; being registered is not enough."""
     try:
         make_environment(environment).close()

@@ -1,6 +1,7 @@
 """A fit as a run: blocks of updates with progress, checkpoints that resume bit for bit, and the result on disk."""
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset, Standardiser, Transitions, split
 from gelato.errors import InputError
+from gelato.interrupts import between_blocks, stop
 from gelato.model.config import ModelConfig, Preset, preset
 from gelato.model.fit import (
     MEANS,
@@ -105,7 +107,7 @@ def load_model(run: Path | str, dataset: Dataset | None = None) -> FittedModel:
     if description["kind"] != "model":
         hint = "; its model is in the folder `model` there" if (Path(run) / "model").is_dir() else ""
         raise InputError(f"{run}: holds a run of kind {description['kind']}, not a model{hint}")
-    dataset = dataset or load(description["data"]["reference"])
+    dataset = dataset or _data_of(folder, description["data"]["reference"])
     if dataset.transitions.fingerprint() != description["fingerprint"]:
         raise InputError(f"{run}: was fitted to other data than {dataset.reference} now holds (fingerprints differ)")
     lists_as_tuples: dict[str, Any] = {
@@ -118,6 +120,13 @@ def load_model(run: Path | str, dataset: Dataset | None = None) -> FittedModel:
     models, scaling = eqx.combine(folder.load("model", arrays), static)
     models = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models)
     return FittedModel(folder, dataset, config, seeds, models, scaling)
+
+
+def _data_of(folder: Run, reference: str) -> Dataset:
+    try:
+        return load(reference)
+    except InputError as error:
+        raise InputError(f"{folder.folder}: was fitted to {reference}, which cannot be read here ({error})") from error
 
 
 def split_for(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Transitions]:
@@ -198,10 +207,12 @@ def _run_phases(
     constants = (data, jnp.array(numbers))
     phase, state = _resume(folder, config, _untrained(config, dataset.transitions, numbers))
     total = config.updates + config.variance_updates
-    with progress(f"fitting {dataset.reference}", total) as advance:
+    with progress(f"fitting {dataset.reference}", total) as advance, between_blocks() as interrupted:
         advance(_overall(config, phase, state))
         while phase <= VARIANCES:
-            state = _run_phase(folder, config, phase, numbers, constants, state, advance, checkpoint_seconds)
+            state = _run_phase(
+                folder, config, phase, numbers, constants, state, advance, checkpoint_seconds, interrupted
+            )
             models, phase = state.best_model, phase + 1
             if phase == VARIANCES:
                 models = with_support(models, data.reached(_SUPPORT_ROWS))
@@ -220,6 +231,7 @@ def _run_phase(
     state: FitState,
     advance: Advance,
     checkpoint_seconds: float,
+    interrupted: Callable[[], bool],
 ) -> FitState:
     updates = _updates(config, phase)
     block = min(max(updates // 40, 100), 1_000)
@@ -234,9 +246,11 @@ def _run_phase(
         folder.log(rows)
         status = " ".join(f"{name} {terms[:, :, i].mean():.3g}" for i, name in enumerate(term_names(config, phase)))
         advance(length, status=f"{PHASES[phase]}: {status}")
-        if time.monotonic() - saved > checkpoint_seconds:
+        if interrupted() or time.monotonic() - saved > checkpoint_seconds:
             folder.save_checkpoint(_overall(config, phase, state), eqx.filter(state, eqx.is_array))
             saved = time.monotonic()
+            if interrupted():
+                stop()
     return state
 
 

@@ -59,6 +59,11 @@ class Trust:
                 f"{fitted.run.folder}, seed {seed}: {self.penalty} cannot tell foreign pairs from the data; "
                 "judge by another penalty, or fit the model to more data"
             )
+        if self.foreign_trusted > _MOST:
+            note(
+                f"{self.penalty} would trust {self.foreign_trusted:.0%} of pairs foreign to the data: take its word "
+                "against gross departures only; more data or a longer fit may sharpen it"
+            )
 
     def _judge_by(self, penalty: PenaltyName, train: EmbeddedData, held_out: EmbeddedData) -> bool:
         """Calibrate the penalty and measure it on held-out data and foreign pairs: whether it tells them apart."""

@@ -1,0 +1,72 @@
+"""Ctrl-C loses nothing, and is not lost."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gelato.blocks import run_blocks
+from gelato.interrupts import between_blocks, remember_interrupts
+from gelato.runs import Run
+
+
+@pytest.fixture(autouse=True)
+def listening() -> Iterator[None]:
+    """A suite run in a shell's background inherits an ignored Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_first_ctrl_c_waits_for_the_block_and_the_second_does_not() -> None:
+    with pytest.raises(KeyboardInterrupt), between_blocks() as interrupted:
+        assert not interrupted()
+        press()
+        assert interrupted()
+        press()
+        pytest.fail("a second one stops at once")
+    with between_blocks() as interrupted:
+        assert not interrupted()
+
+
+def test_one_that_python_dropped_stops_the_next_training() -> None:
+    remember_interrupts()
+    with contextlib.suppress(KeyboardInterrupt):
+        press()
+        pytest.fail("it is raised where it comes")
+    with pytest.raises(KeyboardInterrupt), between_blocks():
+        pytest.fail("nothing begins")
+    with between_blocks() as interrupted:
+        assert not interrupted()
+
+
+def test_an_interrupted_training_goes_on_from_the_block_it_was_in(tmp_path: Path) -> None:
+    folder = Run(tmp_path)
+    seen: list[float] = []
+
+    def block(state: jnp.ndarray, updates: int, at: float | None) -> tuple[jnp.ndarray, dict[str, np.ndarray]]:
+        seen.append(float(state[0]))
+        if at == state[0]:
+            press()
+        return state + updates, {"loss": np.zeros(1)}
+
+    def train(at: float | None = None) -> jnp.ndarray:
+        start = jnp.zeros(1)
+        settings = {"labels": [{"seed": 0}], "total": 8, "length": 2, "title": "counting"}
+        return run_blocks(folder, start, lambda state, updates: block(state, updates, at), **settings)
+
+    with folder.locked(), pytest.raises(KeyboardInterrupt):
+        train(at=2.0)
+    assert folder.checkpoints == [4]
+    with folder.locked():
+        assert train()[0] == 8
+    assert seen == [0, 2, 4, 6]
