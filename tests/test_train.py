@@ -199,10 +199,10 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
         (["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "-1"], "must be a number of at least 0"),
         (["train", "four-rooms-hole", "--run", "R", "--doubt", "-1"], "must be a number of at least 0"),
         (["train", "four-rooms-hole", "--run", "R", "--doubt", "1", "--method", "sac"], "none of these does"),
-        (["train", "four-rooms-hole", "--run", "R", "--model", "nowhere"], "not a run's folder"),
-        (["evaluate", "nowhere"], "not a run's folder"),
+        (["train", "four-rooms-hole", "--run", "R", "--model", "nowhere"], "nowhere: no such folder"),
+        (["evaluate", "nowhere"], "nowhere: no such folder"),
         (["table", "nowhere"], "has no results"),
-        (["export", "nowhere", "--onnx", "x.onnx"], "not a run's folder"),
+        (["export", "nowhere", "--onnx", "x.onnx"], "nowhere: no such folder"),
         (["export", "nowhere", "--onnx", "x.txt"], "must end in .onnx"),
     ],
 )

@@ -45,7 +45,8 @@ class Run:
         """What `run.json` says."""
         path = self.folder / "run.json"
         if not path.exists():
-            raise InputError(f"{self.folder}: not a run's folder (it has no run.json)")
+            what = "not a run's folder (it has no run.json)" if self.folder.exists() else "no such folder"
+            raise InputError(f"{self.folder}: {what}")
         try:
             description = json.loads(path.read_text())
         except ValueError as error:
@@ -81,6 +82,11 @@ class Run:
             return False
         before = self.description
         for name, value in {"kind": kind, **settings}.items():
+            if before.get(name) != value and name == "fingerprint":
+                raise InputError(
+                    f"{self.folder}: its data is not what it was when the run began (fingerprints differ); bring that "
+                    "back or use another folder"
+                )
             if before.get(name) != value:
                 raise InputError(
                     f"{self.folder}: was begun with {name} {_difference(before.get(name), value)}; "

@@ -220,7 +220,7 @@ except OSError as error:
 
 
 def test_a_run_of_other_data_other_settings_or_a_newer_program_is_refused(fitted, tmp_path):
-    with pytest.raises(InputError, match="was begun with fingerprint"):
+    with pytest.raises(InputError, match="its data is not what it was"):
         fit_model(linear_gaussian(4000), fitted.run.folder, config=fitted.config, seeds=2)
     with pytest.raises(InputError, match=r"was begun with config updates 2000, not 700"):
         fit_model(fitted.dataset, fitted.run.folder, config=replace(fitted.config, updates=700), seeds=2)
@@ -319,6 +319,15 @@ def test_small_states_get_few_latent_dimensions_unless_the_paper_says_so():
 def test_senseless_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         ModelConfig(**settings)
+
+
+def test_a_value_out_of_all_proportion_is_said(untrained, tmp_path, capsys):
+    data = linear_gaussian(2000)
+    states = np.array(data.transitions.states)
+    states[7, 1] = 1e30
+    fit_model(changed(data, states=states), tmp_path / "odd", config=TINY)
+    error = " ".join(capsys.readouterr().err.split())
+    assert "number 1 of the observations goes to 1e+30" in error and "number 0" not in error
 
 
 def test_fit_and_check_from_the_command_line(untrained, store, tmp_path, capsys):

@@ -92,7 +92,9 @@ def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
         archive = np.load(path)
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read it") from error
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except ValueError as error:
+        raise InputError(f"{path}: not a readable .npz file, but something else of that name") from error
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not a readable .npz file, perhaps cut short ({error})") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise InputError(f"{path}: a single array, not an .npz archive of named ones")
@@ -100,7 +102,11 @@ def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
     def read(name: str) -> np.ndarray:
         try:
             return _compact(archive[name])
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except ValueError as error:
+            if "allow_pickle" not in str(error):
+                raise InputError(f"{path}: field {name} cannot be read ({error})") from error
+            raise InputError(f"{path}: field {name} holds Python objects; write it as one array of numbers") from error
+        except (OSError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(f"{path}: field {name} cannot be read ({error})") from error
 
     with archive:

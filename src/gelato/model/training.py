@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gelato.data.reference import load
-from gelato.data.transitions import Dataset, Standardiser, Transitions, split
+from gelato.data.transitions import Dataset, Standardiser, Transitions, evenly, split
 from gelato.errors import InputError
 from gelato.interrupts import between_blocks, stop
 from gelato.model.config import ModelConfig, Preset, preset
@@ -36,6 +36,8 @@ from gelato.trees import taken
 
 _CHECKPOINT_SECONDS = 20.0
 _SUPPORT_ROWS = 100_000
+# How many times the range of nearly all values is no longer a tail but a mistake; rows enough to know that range.
+_OUTLIER, _OUTLIER_ROWS = 1e3, 10_000
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,13 @@ def _say_oddities(dataset: Dataset, config: ModelConfig) -> None:
     if dataset.transitions.terminated.any() and not data.terminated.any():
         note(
             f"{dataset.reference}: holds no successor of an episode's end; the model will not learn where episodes end"
+        )
+    low, high = np.quantile(data.states[evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
+    beyond = np.abs(data.states - (low + high) / 2).max(axis=0)
+    for column in np.flatnonzero((high > low) & (beyond > _OUTLIER * (high - low))):
+        note(
+            f"{dataset.reference}: number {column} of the observations goes to {beyond[column]:.2g}, where nearly all "
+            f"lie within {high[column] - low[column]:.2g}; everything else of it will look constant to the model"
         )
     if np.ptp(data.rewards) == 0:
         note(
