@@ -204,6 +204,8 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
         (["table", "nowhere"], "has no results"),
         (["export", "nowhere", "--onnx", "x.onnx"], "nowhere: no such folder"),
         (["export", "nowhere", "--onnx", "x.txt"], "must end in .onnx"),
+        (["export", "nowhere", "--onnx", "absent/x.onnx"], "the folder absent does not exist"),
+        (["table", "nowhere", "--out", "absent/x.md"], "the folder absent does not exist"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from gelato.cli.data import Ref
-from gelato.cli.output import print_json, print_table
+from gelato.cli.output import check_file, print_json, print_table
 
 Names = Literal["gelato", "gelato-l2", "gelato-ensemble", "gelato-none", "mopo", "mbpo", "sac", "bc"]
 
@@ -191,6 +191,7 @@ def table(
 
     if not runs:
         raise InputError("name at least one run's folder")
+    check_file(out)
     records = gather(runs)
     if format == "json":
         text = dumps({"cells": summarise_policies(records), "methods": aggregate(records)}) + "\n"
@@ -225,6 +226,7 @@ def export(
 
     if onnx.suffix != ".onnx":
         raise InputError(f"{onnx}: a graph must end in .onnx")
+    check_file(onnx)
     chosen = trained_policies(run, which, method, seed)[0]
     difference = export_onnx(chosen.policy, onnx)
     print_fields(
