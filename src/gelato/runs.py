@@ -144,12 +144,9 @@ class Run:
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to metrics.csv; the first row ever sets the columns."""
         path = self.folder / "metrics.csv"
-        new = not path.exists()
+        text = _as_csv(rows, header=not path.exists())
         with path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            if new:
-                writer.writeheader()
-            writer.writerows(rows)
+            file.write(text)
 
     @property
     def metrics(self) -> list[dict[str, str]]:
@@ -167,11 +164,16 @@ class Run:
         if not kept:
             path.unlink(missing_ok=True)
         elif len(kept) < len(rows):
-            text = io.StringIO(newline="")
-            writer = csv.DictWriter(text, fieldnames=list(kept[0]))
-            writer.writeheader()
-            writer.writerows(kept)
-            _write_whole(path, text.getvalue().encode())
+            _write_whole(path, _as_csv(kept, header=True).encode())
+
+
+def _as_csv(rows: Sequence[Mapping[str, Any]], *, header: bool) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
