@@ -92,6 +92,7 @@ def _settings(name: str, method: Method, dataset: Dataset, config: TrainConfig) 
         "discount": None if method.clones else config.sac.discount,
         "doubt": config.doubt if method.space == "latent" else None,
         "penalty_weight": method.penalty_weight,
+        "real_share": method.real_share,
     }
 
 

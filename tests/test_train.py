@@ -15,6 +15,7 @@ from gelato.baselines.ensemble import EnsembleConfig
 from gelato.cli import main
 from gelato.data.reference import load
 from gelato.data.spaces import Continuous
+from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.environments import pessimistic_env
 from gelato.errors import InputError
@@ -85,12 +86,20 @@ def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(dataset: Dat
     assert not (tmp_path / "run").exists()
 
 
-def test_a_penalty_weighs_less_on_data_with_little_to_stay_close_to(dataset: Dataset) -> None:
-    hopper = replace(dataset, environment="Hopper-v5")
-    rich = replace(hopper, transitions=replace(hopper.transitions, rewards=np.full(len(hopper.transitions), 1e4)))
-    assert method_for("gelato", hopper).penalty_weight < method_for("gelato", rich).penalty_weight
-    assert method_for("gelato", hopper, penalty_weight=7.0).penalty_weight == 7.0
-    assert method_for("mbpo", rich).penalty_weight == 0
+def test_the_better_the_data_the_closer_a_policy_is_kept_to_it(dataset: Dataset) -> None:
+    poor = replace(dataset, environment="Hopper-v5")
+    returns = episode_returns(poor.transitions).mean()
+
+    def scaled(mean: float) -> Dataset:
+        rewards = np.asarray(poor.transitions.rewards) * mean / returns
+        return replace(poor, transitions=replace(poor.transitions, rewards=rewards))
+
+    weights = [method_for("gelato", data).penalty_weight for data in (poor, scaled(1_300.0), scaled(2_000.0))]
+    assert weights == sorted(set(weights))
+    shares = [method_for(name, scaled(2_000.0)).real_share for name in ("gelato", "mopo", "mbpo", "sac", "bc")]
+    assert shares == [0.5, 0.5, 0.5, 1.0, 1.0] and method_for("gelato", poor).real_share == 0.05
+    assert method_for("gelato", poor, penalty_weight=7.0).penalty_weight == 7.0
+    assert method_for("mbpo", scaled(2_000.0)).penalty_weight == 0
 
 
 def test_the_scales_of_penalties_are_kept_in_the_run(finished: Path) -> None:
@@ -116,7 +125,9 @@ def test_doubt_is_the_mean_deviation_of_a_blurred_state_over_the_data(finished: 
     dynamics = latent_dynamics(fitted, 1, doubt=0.01)
     states = jnp.asarray(fitted.scaling.states(np.asarray(fitted.parts[0].states)))
     deviations = jax.vmap(lambda s: jnp.sqrt(dynamics.model.decoded_variances(dynamics.start(s))))(states)
-    np.testing.assert_allclose(dynamics.blur * deviations.mean(), 0.01, rtol=0.05)
+    assert dynamics.blur is not None
+    np.testing.assert_allclose(dynamics.blur.factor * deviations.mean(), 0.01, rtol=0.05)
+    np.testing.assert_allclose(dynamics.blur.most, 0.1, rtol=1e-6)
     assert latent_dynamics(fitted, 1, doubt=0.0).blur is None
 
 

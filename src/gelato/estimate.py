@@ -103,13 +103,17 @@ def _driven(config: TrainConfig, ppo: PPOConfig, seen: int, state: int, action: 
 
 
 def _products_per_second() -> float:
-    """Multiply-adds a second of this machine, from a tenth of a second of them, several a call."""
+    """Multiply-adds a second of this machine, from a tenth of a second of them, several a call.
+
+    On an accelerator as many at once as there are networks: one alone would be waiting for its launch.
+    """
     size, chain = 512, 16
-    x = jnp.ones((size, size))
+    batch = 1 if jax.default_backend() == "cpu" else 16
+    x = jnp.ones((batch, size, size))
     products = jax.jit(lambda x: jax.lax.fori_loop(0, chain, lambda _, x: x @ x / size, x))
     products(x).block_until_ready()
     begun, count = time.perf_counter(), 0
     while time.perf_counter() - begun < 0.1:
         products(x).block_until_ready()
-        count += chain
+        count += chain * batch
     return _SHARE * count * size**3 / (time.perf_counter() - begun)

@@ -41,12 +41,13 @@ class Method:
             raise InputError(f"the share of logged steps is {self.real_share}; it must lie in [0, 1]")
 
 
-# λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ serves them all. The
-# second is for data of a normalised score below that, where there is little to stay close to.
-_WEIGHTS = {"hopper": (10.0, 1.0), "walker2d": (10.0, 0.3), "halfcheetah": (10.0, 0.3)}
-_POOR_SCORE = 10.0
-_OTHERWISE = 4.0
-_REAL_SHARE = 0.05
+# λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ serves them all. By the
+# normalised score of locomotion data: where there is little to stay close to, a small one; where there is much, a large
+# one, and more of what is logged in a batch.
+_OTHERWISE, _REAL_SHARE = 4.0, 0.05
+_USUAL_WEIGHT = 10.0
+_POOR_SCORE, _POOR_WEIGHTS = 10.0, {"hopper": 1.0, "walker2d": 0.3, "halfcheetah": 0.3}
+_GOOD_SCORE, _GOOD_WEIGHT, _GOOD_SHARE = 50.0, 30.0, 0.5
 _DOUBT = 0.01
 # A hopper that falls after a few hundred steps must mind now; to learn that far ahead takes more than `small` has.
 _DISCOUNTS = {"hopper": 0.995}
@@ -75,18 +76,23 @@ def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_
         if penalty not in PENALTIES:
             raise InputError(f"penalty {penalty!r} is not one of {', '.join(PENALTIES)}")
         method = replace(method, penalty=penalty)
+    weight, share = _weight_and_share(dataset)
     if method.space == "latent" and dataset.environment == FOUR_ROOMS_GOAL:
-        method = replace(method, real_share=0.5)
+        share = 0.5
     if method.penalty_weight:
-        weight = _preset_weight(dataset) if penalty_weight is None else penalty_weight
-        method = replace(method, penalty_weight=weight)
-    return method
+        method = replace(method, penalty_weight=weight if penalty_weight is None else penalty_weight)
+    return method if method.real_share == 1 else replace(method, real_share=share)
 
 
-def _preset_weight(dataset: Dataset) -> float:
+def _weight_and_share(dataset: Dataset) -> tuple[float, float]:
+    """λ and the share of logged steps in a batch, by how good the data is where that is known."""
+    task = task_of(dataset.environment)
     score = normalised_score(dataset.environment, episode_returns(dataset.transitions).mean())
-    usual, poor = _WEIGHTS.get(task_of(dataset.environment) or "", (_OTHERWISE, _OTHERWISE))
-    return usual if score is None or score >= _POOR_SCORE else poor
+    if task is None or score is None:
+        return _OTHERWISE, _REAL_SHARE
+    if score >= _GOOD_SCORE:
+        return _GOOD_WEIGHT, _GOOD_SHARE
+    return _USUAL_WEIGHT if score >= _POOR_SCORE else _POOR_WEIGHTS[task], _REAL_SHARE
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gelato.agents.world import World
 from gelato.baselines.ensemble import LargestDeviation, StateDynamics, fit_ensemble
 from gelato.data.transitions import Dataset, Transitions, evenly
 from gelato.envs.termination import termination_rule
-from gelato.mdp.dynamics import AbstractDynamics, LatentDynamics
+from gelato.mdp.dynamics import AbstractDynamics, Blur, LatentDynamics
 from gelato.mdp.pessimistic import Experience
 from gelato.methods import Method, TrainConfig
 from gelato.model.fit import normalised_batch
@@ -33,6 +33,8 @@ _INITIAL = 1_000
 _CHUNK = 8192
 # How much larger than that of foreign pairs a penalty is taken to be at most, for the bound on values.
 _LARGEST_PENALTY = 3.0
+# How far a state is blurred at most, in `doubt`s.
+_LARGEST_BLUR = 10.0
 
 
 def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainConfig) -> World:
@@ -49,13 +51,15 @@ def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainCo
 def latent_dynamics(fitted: FittedModel, index: int, doubt: float) -> LatentDynamics:
     """The latent dynamics of one seed, with imagined states blurred by `doubt` more on average over the data.
 
-    The unit is the spread of the data's states. How the blur is shared out among them is up to the decoders' σ.
+    The unit is the spread of the data's states. How the blur is shared out among them is up to the decoders' σ, up to
+    ten times the mean.
     """
     model, blur = fitted.seed(index), None
     if doubt:
         train, _ = fitted.parts
         rows = evenly(train, SAMPLE)
-        blur = doubt / _typical_deviation(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
+        typical = _typical_deviation(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
+        blur = Blur(doubt / typical, jnp.asarray(_LARGEST_BLUR * doubt))
     rule = termination_rule(fitted.dataset.environment, fitted.dataset.transitions.states.shape[1])
     return LatentDynamics(model, fitted.scaling, rule, blur)
 

@@ -1,3 +1,5 @@
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -5,7 +7,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from gelato.mdp.dynamics import LatentDynamics
+from gelato.mdp.dynamics import Blur, LatentDynamics
 from gelato.mdp.pessimistic import PessimisticMDP, State, branch
 from gelato.model.latent import LatentModel, Scaling
 from gelato.uncertainty.embedded import EmbeddedData
@@ -78,8 +80,21 @@ def test_the_rule_terminates_and_the_horizon_truncates(mdp: PessimisticMDP) -> N
     assert not bool(first.truncated)
 
 
+def _blurred(dynamics: LatentDynamics, factor: float, most: float = math.inf) -> LatentDynamics:
+    blur = Blur(jnp.asarray(factor), jnp.asarray(most))
+    return LatentDynamics(dynamics.model, dynamics.scaling, None, blur)
+
+
+def test_a_blur_has_a_bound(mdp: PessimisticMDP) -> None:
+    z, most = mdp.starts[0], 1e-3
+    bounded = _blurred(mdp.dynamics, 1e6, most)
+    drawn = jax.vmap(lambda key: bounded.decode(z, key=key))(jax.random.split(jax.random.key(0), 20_000))
+    variance = most**2 + bounded.model.decode(z).mean.var(axis=0)
+    np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.05)
+
+
 def test_a_blurred_state_is_a_draw_from_one_of_the_decoders_and_its_latent_the_encoding(mdp: PessimisticMDP) -> None:
-    blurred = LatentDynamics(mdp.dynamics.model, mdp.dynamics.scaling, None, jnp.array(3.0))
+    blurred = _blurred(mdp.dynamics, 3.0)
     z = mdp.starts[0]
     drawn = jax.vmap(lambda key: blurred.decode(z, key=key))(jax.random.split(jax.random.key(0), 20_000))
     members = blurred.model.decode(z)
@@ -88,7 +103,7 @@ def test_a_blurred_state_is_a_draw_from_one_of_the_decoders_and_its_latent_the_e
         drawn.mean(axis=0), members.mean.mean(axis=0), atol=5 * float(variance.max() / 2e4) ** 0.5
     )
     np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.05)
-    e, sharp = blurred.embed(z, ACTION), LatentDynamics(blurred.model, blurred.scaling, None, jnp.array(0.0))
+    e, sharp = blurred.embed(z, ACTION), _blurred(mdp.dynamics, 0.0)
     outcome, plain = (dynamics.imagine(e, key=jax.random.key(1)) for dynamics in (sharp, mdp.dynamics))
     encoded = jax.vmap(sharp.start)(blurred.model.decode(plain.latent).mean)
     assert outcome.reward == plain.reward
@@ -97,8 +112,9 @@ def test_a_blurred_state_is_a_draw_from_one_of_the_decoders_and_its_latent_the_e
 
 def test_blurred_latents_stay_where_the_data_reaches(mdp: PessimisticMDP) -> None:
     low, high = jnp.full(3, -0.1), jnp.full(3, 0.1)
-    kept = eqx.tree_at(lambda m: (m.support.low, m.support.high), mdp.dynamics.model, (low, high))
-    blurred = LatentDynamics(kept, mdp.dynamics.scaling, None, jnp.array(3.0))
+    blurred = eqx.tree_at(
+        lambda d: (d.model.support.low, d.model.support.high), _blurred(mdp.dynamics, 3.0), (low, high)
+    )
     latent = blurred.imagine(blurred.embed(mdp.starts[0], ACTION), key=jax.random.key(0)).latent
     assert bool(((low <= latent) & (latent <= high)).all())
 

@@ -45,17 +45,30 @@ class AbstractDynamics(eqx.Module):
         """A sampled step."""
 
 
+class Blur(eqx.Module):
+    """How far an imagined state is blurred where a decoder deviates by `σ`: `min(factor·σ, most)`.
+
+    Away from the data a σ may be hundreds of times what it is there; as large a blur would throw states out of it.
+    """
+
+    factor: Float[Array, "*batch"]
+    most: Float[Array, "*batch"]
+
+    def __call__(self, deviation: Float[Array, " state"]) -> Float[Array, " state"]:
+        return jnp.minimum(self.factor * deviation, self.most)
+
+
 class LatentDynamics(AbstractDynamics):
     """The variational latent model; episodes end by the known rule on decoded states, else by the learned head.
 
-    With `blur`, an imagined state is drawn from a decoder chosen by chance with its σ times `blur`, and encoded again:
-    what a policy gains by trusting the model to the last decimal it loses here first.
+    With `blur`, an imagined state is drawn around the mean of a decoder chosen by chance, and encoded again: what a
+    policy gains by trusting the model to the last decimal it loses here first.
     """
 
     model: LatentModel
     scaling: Scaling
     rule: Rule | None = eqx.field(static=True)
-    blur: Float[Array, "*batch"] | None = None
+    blur: Blur | None = None
 
     def start(self, state: Float[Array, " state"]) -> Latent:
         return self.model.encode(state).mean
@@ -81,4 +94,5 @@ class LatentDynamics(AbstractDynamics):
         member_key, noise_key = jax.random.split(key)
         member = jax.random.randint(member_key, (), 0, self.model.members)
         decoded = self.model.decode(latent)
-        return Gaussian(decoded.mean[member], self.blur**2 * decoded.variance[member]).sample(key=noise_key)
+        deviation = self.blur(jnp.sqrt(decoded.variance[member]))
+        return Gaussian(decoded.mean[member], deviation**2).sample(key=noise_key)
