@@ -74,6 +74,19 @@ def test_every_method_runs_from_data_to_returns(finished: Path) -> None:
     assert all(r["steps"] == 6 and 0 <= r["return"] <= 60 and r["best_return"] >= r["return"] for r in records)
 
 
+def test_a_policy_of_logged_steps_is_the_same_beside_others_and_alone(
+    dataset: Dataset, config: TrainConfig, finished: Path, tmp_path: Path
+) -> None:
+    train(dataset, tmp_path / "alone", methods(dataset, "sac"), seeds=2, config=config, workers=1)
+    assert not (tmp_path / "alone" / "ensemble").exists() and not (finished / "logged").exists()
+    beside, alone = (trained_policies(run, method="sac") for run in (finished, tmp_path / "alone"))
+    assert len(alone) == 2
+    for one, other in zip(beside, alone, strict=True):
+        weights, same = (jax.tree.leaves(trained.policy.stages[0].layers) for trained in (one, other))
+        for x, y in zip(weights, same, strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-6)
+
+
 def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(dataset: Dataset, tmp_path: Path) -> None:
     bc = methods(dataset, "bc")
     actions = np.zeros((len(dataset.transitions), 1), np.float32)

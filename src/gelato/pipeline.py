@@ -2,7 +2,7 @@
 
 run/                     what was asked for: data, methods, seeds, settings
 run/model, run/ensemble  the fitted dynamics, each a run of its own
-run/latent, run/state,   policies that learn in the latent model, in the state model, from logged steps alone, and
+run/latent, run/state,   policies that learn in the latent model, beside the state model, from logged steps alone, and
 run/logged, run/clones   clones: metrics and checkpoints, scales of penalties, then last.npz and best.npz
 run/results.json         what every policy did in the real environment
 """
@@ -53,7 +53,7 @@ from gelato.worlds import latent_world, state_world
 
 # Of PPO in one block.
 _ITERATIONS = 5
-GROUPS = ("latent", "state", "logged", "clones")
+_GROUPS = ("latent", "state", "logged", "clones")
 
 
 def train(
@@ -89,7 +89,8 @@ def train(
     if not names or len(set(names)) < len(names):
         raise InputError(f"methods {', '.join(names) or '(none)'} must be at least one, each with a name of its own")
     fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
-    if fitted is None and any(_group(method) == "latent" for method in methods):
+    groups = _grouped(methods, config)
+    if fitted is None and "latent" in groups:
         # Data that cannot be fitted is refused before there is a folder.
         split_to_fit(dataset, config.model)
     folder = Run(Path(run))
@@ -111,20 +112,31 @@ def train(
         context = nullcontext() if environment is None else evaluator(environment, workers)
         with context as evaluate:
             records: list[Record] = []
-            for group in GROUPS:
-                chosen = [method for method in methods if _group(method) == group]
-                if chosen:
-                    records += _Group(
-                        dataset, folder.folder, group, chosen, numbers, config, fitted, evaluate, watch
-                    ).train()
+            for group, chosen in groups.items():
+                records += _Group(
+                    dataset, folder.folder, group, chosen, numbers, config, fitted, evaluate, watch
+                ).train()
         write_records(folder.folder / "results.json", records)
     return records
 
 
-def _group(method: Method) -> str:
-    if method.clones:
-        return "clones"
-    return "logged" if method.real_share == 1 else method.space
+def _grouped(methods: Sequence[Method], config: TrainConfig) -> dict[str, list[Method]]:
+    """The methods by what their policies learn in, each group trained by one program.
+
+    Those that learn from logged steps alone need no model; where one of states is at hand they are trained beside the
+    others in it by the same algorithm, which costs less than a program of their own.
+    """
+
+    def group(method: Method) -> str:
+        if method.clones:
+            return "clones"
+        return "logged" if method.real_share == 1 else method.space
+
+    names = [group(method) for method in methods]
+    if config.ppo is None and "state" in names:
+        names = ["state" if name == "logged" else name for name in names]
+    found = {name: [m for m, own in zip(methods, names, strict=True) if own == name] for name in _GROUPS}
+    return {name: chosen for name, chosen in found.items() if chosen}
 
 
 @dataclass(frozen=True)
