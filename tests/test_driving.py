@@ -42,7 +42,7 @@ def finished(dataset: Dataset, tmp_path_factory) -> Path:
     ppo = PPOConfig(hidden=(8,), total=8, episodes=2, steps=2, minibatches=2, passes=1, horizon=2)
     config = TrainConfig(model, EnsembleConfig(), sac, ppo, neighbours=3, evaluations=2, episodes=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_run_phase", lambda *arguments: arguments[5])
+        patch.setattr(training, "_run_phase", lambda *arguments: arguments[-1])
         train(dataset, run, [method_for(name, dataset) for name in METHODS], config=config, workers=1)
     return run
 

@@ -53,7 +53,7 @@ def config(dataset: Dataset) -> TrainConfig:
 def untrained(request: pytest.FixtureRequest):
     """What is trained does not matter here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_run_phase", lambda *arguments: arguments[5])
+        patch.setattr(training, "_run_phase", lambda *arguments: arguments[-1])
         yield
 
 

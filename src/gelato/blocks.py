@@ -32,20 +32,23 @@ def run_blocks(
     total: int,
     length: int,
     title: str,
+    first: int = 0,
     after: Callable[[State, int], Metrics] | None = None,
     status: Callable[[Metrics], str] | None = None,
     mirror: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
 ) -> State:
     """Run blocks of `length` updates until there were `total`, from the last checkpoint if there is one.
 
-    `block` returns the new state and what it measured, each metric an array with an entry for each of `labels` (the
+    What goes on where another training ended counts from there: `first` were done, and `total` includes them. `block`
+    returns the new state and what it measured, each metric an array with an entry for each of `labels` (the
     columns that tell one row from another: method, seed). `after` adds to it at the end of a block, and `mirror` is
     given the rows that are logged.
     """
-    step, state = _resume(folder, state)
+    step, state = last_checkpoint(folder, state, first) or (first, state)
+    folder.forget_metrics_after(step)
     saved, types = time.monotonic(), _types(state)
-    with progress(title, total) as advance, between_blocks() as interrupted:
-        advance(step)
+    with progress(title, total - first) as advance, between_blocks() as interrupted:
+        advance(step - first)
         while step < total:
             begun = time.monotonic()
             updates = min(length, total - step)
@@ -78,22 +81,20 @@ def _entry(metrics: Metrics, index: int) -> dict[str, Any]:
     return {name: f"{value:.6g}" if np.isfinite(value := values[index]) else "" for name, values in metrics.items()}
 
 
-def _resume(folder: Run, state: State) -> tuple[int, State]:
-    """The newest whole checkpoint, or the beginning."""
+def last_checkpoint(folder: Run, state: State, first: int = 0) -> tuple[int, State] | None:
+    """The newest whole checkpoint from step `first` on, with its step; `state` is what it looks like."""
     arrays, static = eqx.partition(state, eqx.is_array)
-    for step in reversed(folder.checkpoints):
+    for step in reversed([step for step in folder.checkpoints if step >= first]):
         loaded = folder.load_checkpoint(step, arrays)
         if loaded is not None:
-            folder.forget_metrics_after(step)
             return step, eqx.combine(jax.tree.map(jnp.asarray, loaded), static)
-    folder.forget_metrics_after(-1)
-    return 0, state
+    return None
 
 
 def stop_if_broken(folder: Run, state: Any, step: int) -> None:
-    """Stop before a state that is not finite is kept."""
+    """Stop before weights that are no numbers are kept; a bound or a loss to beat may be infinite."""
     floats = [leaf for leaf in jax.tree.leaves(state) if eqx.is_inexact_array(leaf)]
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in floats):
+    if any(bool(jnp.isnan(leaf).any()) for leaf in floats):
         raise InputError(
             f"{folder.folder}: weights are not finite after {step} updates; the last checkpoint is kept, if there was "
             "one. Try a smaller learning rate"

@@ -142,9 +142,14 @@ class Run:
             (self.folder / "checkpoints" / f"{step:012d}.npz").unlink()
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows to metrics.csv; the first row ever sets the columns."""
+        """Append rows to metrics.csv; the first row ever sets the columns, and what a later one lacks is left blank."""
         path = self.folder / "metrics.csv"
-        text = _as_csv(rows, header=not path.exists())
+        if path.exists():
+            with path.open(newline="") as file:
+                columns = next(csv.reader(file))
+            text = _as_csv(rows, columns)
+        else:
+            text = _as_csv(rows, list(rows[0]), header=True)
         with path.open("a", newline="") as file:
             file.write(text)
 
@@ -164,12 +169,12 @@ class Run:
         if not kept:
             path.unlink(missing_ok=True)
         elif len(kept) < len(rows):
-            _write_whole(path, _as_csv(kept, header=True).encode())
+            _write_whole(path, _as_csv(kept, list(kept[0]), header=True).encode())
 
 
-def _as_csv(rows: Sequence[Mapping[str, Any]], *, header: bool) -> str:
+def _as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, header: bool = False) -> str:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer = csv.DictWriter(text, columns)
     if header:
         writer.writeheader()
     writer.writerows(rows)

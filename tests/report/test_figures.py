@@ -26,7 +26,7 @@ def runs(shared_store, tmp_path_factory):
     folder, dataset = tmp_path_factory.mktemp("runs"), load("four-rooms,transitions=600")
     small = replace(preset("default", dataset), decoders=2, hidden=(8,), forward_hidden=(8,), batch_size=32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_run_phase", lambda *arguments: arguments[5])
+        patch.setattr(training, "_run_phase", lambda *arguments: arguments[-1])
         for name, size in (("plane", 2), ("space", 3)):
             training.fit_model(dataset, folder / name, config=replace(small, latent_size=size))
     return folder

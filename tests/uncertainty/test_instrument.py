@@ -42,7 +42,7 @@ def hopper(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Fitt
         forward_hidden=(16,),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_run_phase", lambda *arguments: arguments[5])
+        patch.setattr(training, "_run_phase", lambda *arguments: arguments[-1])
         return training.fit_model(dataset, tmp_path_factory.mktemp("runs") / "hopper", config=small)
 
 

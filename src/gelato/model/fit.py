@@ -4,6 +4,7 @@ A block of updates is one compiled program over data that stays on the device; s
 random number is drawn from `(seed, phase, step)`, so a fit continued from a checkpoint ends where it would have ended.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -77,7 +78,9 @@ def normalised_batch(transitions: Transitions, scaling: Scaling, weights: Float[
     )
 
 
-def prepare(train: Transitions, held_out: Transitions, scaling: Scaling, config: ModelConfig, seeds: range) -> FitData:
+def prepare(
+    train: Transitions, held_out: Transitions, scaling: Scaling, config: ModelConfig, seeds: Sequence[int]
+) -> FitData:
     """Put the data on the device."""
     batch = normalised_batch(train, scaling, jnp.zeros((len(train), 0)))
     columns = [batch.states, batch.actions, batch.rewards, batch.next_states, batch.terminated[:, None]]

@@ -1,7 +1,5 @@
 """A fit as a run: blocks of updates with progress, checkpoints that resume bit for bit, and the result on disk."""
 
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gelato.blocks import Metrics, last_checkpoint, run_blocks
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset, Standardiser, Transitions, evenly, split
 from gelato.errors import InputError
-from gelato.interrupts import between_blocks, stop
 from gelato.model.config import ModelConfig, Preset, preset
 from gelato.model.fit import (
     MEANS,
@@ -30,11 +28,10 @@ from gelato.model.fit import (
     term_names,
 )
 from gelato.model.latent import LatentModel, Scaling, with_support
-from gelato.progress import Advance, note, progress
+from gelato.progress import note
 from gelato.runs import Run, seed_numbers
 from gelato.trees import taken
 
-_CHECKPOINT_SECONDS = 20.0
 _SUPPORT_ROWS = 100_000
 # How many times the range of nearly all values is no longer a tail but a mistake; rows enough to know that range.
 _OUTLIER, _OUTLIER_ROWS = 1e3, 10_000
@@ -77,7 +74,6 @@ def fit_model(
     preset_name: Preset = "default",
     seeds: int = 1,
     first_seed: int = 0,
-    checkpoint_seconds: float = _CHECKPOINT_SECONDS,
 ) -> FittedModel:
     """Fit the latent model of a dataset into a run's folder, or go on with the fit that was begun there."""
     dataset = load(dataset) if isinstance(dataset, str) else dataset
@@ -97,8 +93,10 @@ def fit_model(
         )
         if not folder.has("model"):
             scaling = Scaling.fit(train, rewards_to_unit_range=config.rewards_to_unit_range)
-            data = prepare(train, held_out, scaling, config, range(first_seed, first_seed + seeds))
-            _run_phases(folder, dataset, config, first_seed, seeds, data, scaling, checkpoint_seconds)
+            data = prepare(train, held_out, scaling, config, numbers)
+            models = _run_phases(folder, dataset, config, numbers, data)
+            folder.save("model", eqx.filter((models, scaling), eqx.is_array))
+            folder.remove_checkpoints()
     return load_model(folder.folder, dataset)
 
 
@@ -203,87 +201,48 @@ def _blank_scaling(transitions: Transitions) -> Scaling:
 
 
 def _run_phases(
-    folder: Run,
-    dataset: Dataset,
-    config: ModelConfig,
-    first_seed: int,
-    seeds: int,
-    data: FitData,
-    scaling: Scaling,
-    checkpoint_seconds: float,
-) -> None:
-    numbers = tuple(range(first_seed, first_seed + seeds))
-    constants = (data, jnp.array(numbers))
-    phase, state = _resume(folder, config, _untrained(config, dataset.transitions, numbers))
-    total = config.updates + config.variance_updates
-    with progress(f"fitting {dataset.reference}", total) as advance, between_blocks() as interrupted:
-        advance(_overall(config, phase, state))
-        while phase <= VARIANCES:
-            state = _run_phase(
-                folder, config, phase, numbers, constants, state, advance, checkpoint_seconds, interrupted
-            )
-            models, phase = state.best_model, phase + 1
-            if phase == VARIANCES:
-                models = with_support(models, data.reached(_SUPPORT_ROWS))
-                state = begin(config, phase, models)
-                folder.save_checkpoint(_overall(config, phase, state), eqx.filter(state, eqx.is_array))
-    folder.save("model", eqx.filter((models, scaling), eqx.is_array))
-    folder.remove_checkpoints()
+    folder: Run, dataset: Dataset, config: ModelConfig, seeds: tuple[int, ...], data: FitData
+) -> LatentModel:
+    """The best models of the second phase; the last checkpoint of the first is what the second begins with."""
+    models = _untrained(config, dataset.transitions, seeds)
+    if last_checkpoint(folder, begin(config, VARIANCES, models), config.updates) is None:
+        means = _run_phase(folder, dataset, config, MEANS, seeds, data, models)
+        models = with_support(means, data.reached(_SUPPORT_ROWS))
+        folder.save_checkpoint(config.updates, eqx.filter(begin(config, VARIANCES, models), eqx.is_array))
+    return _run_phase(folder, dataset, config, VARIANCES, seeds, data, models)
 
 
 def _run_phase(
     folder: Run,
+    dataset: Dataset,
     config: ModelConfig,
     phase: int,
     seeds: tuple[int, ...],
-    constants: Any,
-    state: FitState,
-    advance: Advance,
-    checkpoint_seconds: float,
-    interrupted: Callable[[], bool],
-) -> FitState:
-    updates = _updates(config, phase)
-    block = min(max(updates // 40, 100), 1_000)
-    saved = time.monotonic()
-    while (step := int(state.step[0])) < updates:
-        start = time.monotonic()
-        length = min(block, updates - step)
-        state, *measured = run_block(constants, state, config=config, phase=phase, updates=length)
+    data: FitData,
+    models: LatentModel,
+) -> LatentModel:
+    constants, names = (data, jnp.array(seeds)), term_names(config, phase)
+
+    def block(state: FitState, updates: int) -> tuple[FitState, Metrics]:
+        state, *measured = run_block(constants, state, config=config, phase=phase, updates=updates)
         terms, held_out = map(np.asarray, measured)
-        _stop_at_nan(folder, config, terms, phase, step, seeds)
-        rows = _log_rows(config, phase, _overall(config, phase, state), seeds, terms, held_out, length, start)
-        folder.log(rows)
-        status = " ".join(f"{name} {terms[:, :, i].mean():.3g}" for i, name in enumerate(term_names(config, phase)))
-        advance(length, status=f"{PHASES[phase]}: {status}")
-        if interrupted() or time.monotonic() - saved > checkpoint_seconds:
-            folder.save_checkpoint(_overall(config, phase, state), eqx.filter(state, eqx.is_array))
-            saved = time.monotonic()
-            if interrupted():
-                stop()
-    return state
+        _stop_at_nan(folder, config, terms, phase, int(state.step[0]) - updates, seeds)
+        return state, {name: terms[..., i].mean(axis=1) for i, name in enumerate(names)} | {"held_out": held_out}
 
-
-def _resume(folder: Run, config: ModelConfig, models: LatentModel) -> tuple[int, FitState]:
-    """The newest whole checkpoint, or the beginning."""
-    for step in reversed(folder.checkpoints):
-        phase = MEANS if step < config.updates else VARIANCES
-        state = begin(config, phase, models)
-        arrays, static = eqx.partition(state, eqx.is_array)
-        loaded = folder.load_checkpoint(step, arrays)
-        if loaded is not None:
-            folder.forget_metrics_after(step)
-            return phase, eqx.combine(jax.tree.map(jnp.asarray, loaded), static)
-    folder.forget_metrics_after(-1)
-    return MEANS, begin(config, MEANS, models)
-
-
-def _updates(config: ModelConfig, phase: int) -> int:
-    return config.updates if phase == MEANS else config.variance_updates
-
-
-def _overall(config: ModelConfig, phase: int, state: FitState) -> int:
-    """Updates done since the very beginning; the last of phase 1 counts as the first of phase 2."""
-    return int(state.step[0]) + (config.updates if phase == VARIANCES else 0)
+    first, updates = (0, config.updates) if phase == MEANS else (config.updates, config.variance_updates)
+    blank = {name: np.full(len(seeds), np.nan) for name in term_names(config, VARIANCES) if phase == MEANS}
+    return run_blocks(
+        folder,
+        begin(config, phase, models),
+        block,
+        labels=[{"phase": PHASES[phase], "seed": seed} for seed in seeds],
+        first=first,
+        total=first + updates,
+        length=min(max(updates // 40, 100), 1_000),
+        title=f"fitting {dataset.reference}, {PHASES[phase]}",
+        after=lambda state, step: blank,  # noqa: ARG005
+        status=lambda metrics: " ".join(f"{name} {metrics[name].mean():.3g}" for name in names),
+    ).best_model
 
 
 def _stop_at_nan(
@@ -298,23 +257,3 @@ def _stop_at_nan(
             f"{first_step + step} of the {PHASES[phase]} (seed {seeds[seed]}); the last checkpoint is kept. "
             "Try a smaller learning rate or a larger minimum variance"
         )
-
-
-def _log_rows(
-    config: ModelConfig,
-    phase: int,
-    step: int,
-    seeds: tuple[int, ...],
-    terms: np.ndarray,
-    held_out: np.ndarray,
-    updates: int,
-    start: float,
-) -> list[dict[str, Any]]:
-    rate = updates / (time.monotonic() - start)
-    every_term = dict.fromkeys((*term_names(config, MEANS), *term_names(config, VARIANCES)), "")
-    rows = []
-    for index, seed in enumerate(seeds):
-        means = {name: f"{terms[index, :, i].mean():.6g}" for i, name in enumerate(term_names(config, phase))}
-        row = {"phase": PHASES[phase], "step": step, "seed": seed, "updates_per_second": f"{rate:.1f}"}
-        rows.append(row | every_term | means | {"held_out": f"{held_out[index]:.6g}"})
-    return rows
