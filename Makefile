@@ -18,7 +18,7 @@ demo: $(INSTALLED)
 	$(BIN)/gelato figure four-rooms --run demo/four-rooms-model --out demo/four-rooms.png
 	$(BIN)/gelato uncertainty demo/four-rooms-model --rows 128
 	$(BIN)/gelato figure penalties --run demo/four-rooms-model --out demo/penalties.png
-	$(BIN)/gelato train four-rooms-hole --method gelato gelato-none --first-seed 2 --run demo/hole
+	$(BIN)/gelato train four-rooms-hole --method gelato gelato-none --seeds 3 --run demo/hole
 	$(BIN)/gelato figure paths --run demo/hole --out demo/paths.png
 	@echo "figures: demo/four-rooms-data.png demo/four-rooms.png demo/penalties.png demo/paths.png"
 

@@ -23,7 +23,7 @@ from gelato.methods import METHODS, TrainConfig, method_for
 from gelato.model import training
 from gelato.model.config import preset
 from gelato.pipeline import train
-from gelato.trained import evaluate_run, trained_policies
+from gelato.trained import evaluate_run, most_valued, trained_policies
 from gelato.worlds import latent_dynamics
 
 SAC = SACConfig(hidden=(8,), batch_size=8, updates=6, epoch=2, branches=4, horizon=2, replay=16)
@@ -85,6 +85,15 @@ def test_a_policy_of_logged_steps_is_the_same_beside_others_and_alone(
         weights, same = (jax.tree.leaves(trained.policy.stages[0].layers) for trained in (one, other))
         for x, y in zip(weights, same, strict=True):
             np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+def test_the_most_valued_policy_of_every_method_is_chosen_without_the_environment(finished: Path) -> None:
+    records = json.loads((finished / "results.json").read_text())
+    chosen = most_valued(finished)
+    assert [trained.method for trained in chosen] == list(METHODS)
+    for trained in chosen:
+        own = {r["seed"]: r["initial_value"] for r in records if r["method"] == trained.method}
+        assert own[trained.seed] is None or own[trained.seed] == max(own.values())
 
 
 def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(dataset: Dataset, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Trained policies as later commands need them: read from a run's folder, run again, drawn."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy, load_policies
 from gelato.evaluation.rollout import environment_of, evaluator
 from gelato.progress import progress
-from gelato.results import Record
+from gelato.results import Record, read_records
 from gelato.runs import Run
 
 Which = Literal["last", "best"]
@@ -63,6 +64,16 @@ def trained_policies(
         )
     order = [one["name"] for one in description["methods"]]
     return sorted(found, key=lambda trained: (order.index(trained.method), trained.seed))
+
+
+def most_valued(run: Path | str) -> list[TrainedPolicy]:
+    """Of every method the policy whose value in its own pessimistic MDP is largest: chosen without an environment."""
+    records = read_records(Path(run) / "results.json")
+    values = {(record["method"], record["seed"]): float(record["initial_value"] or -math.inf) for record in records}
+    found: dict[str, TrainedPolicy] = {}
+    for trained in sorted(trained_policies(run), key=lambda one: values[one.method, one.seed]):
+        found[trained.method] = trained
+    return [found[str(record["method"])] for record in records if record["seed"] == records[0]["seed"]]
 
 
 def evaluate_run(

@@ -17,7 +17,7 @@ from gelato.errors import InputError
 from gelato.model.training import FittedModel, load_model
 from gelato.report.style import BLUE, INK, MARK, SHADE, save
 from gelato.runs import Run
-from gelato.trained import TrainedPolicy, trained_policies
+from gelato.trained import TrainedPolicy, most_valued
 from gelato.uncertainty.build import build_penalty
 from gelato.uncertainty.calibration import calibrate
 from gelato.uncertainty.embedded import embed
@@ -28,9 +28,8 @@ _HOLE = next(recipe.hole for recipe in RECIPES.values() if recipe.hole is not No
 
 
 def draw_paths(run: Path, path: Path) -> None:
-    """Draw data, penalty and walks of a run of `gelato train four-rooms-hole`."""
-    every = trained_policies(run)
-    policies = [trained for trained in every if trained.seed == every[0].seed]
+    """Draw data, penalty and walks of a run of `gelato train four-rooms-hole`; of several seeds, the most valued."""
+    policies = most_valued(run)
     if policies[0].environment != FOUR_ROOMS_GOAL:
         raise InputError(f"{run}: was trained on {policies[0].dataset}; train on four-rooms-hole")
     given = Run(run).description.get("model")
@@ -41,7 +40,7 @@ def draw_paths(run: Path, path: Path) -> None:
     image = axes[0].imshow(np.ma.masked_equal(_visits(fitted), 0), cmap="Blues", vmin=0)
     figure.colorbar(image, ax=axes[0], location="bottom", shrink=0.8, label="transitions from a cell")
     _plan(axes[1], "penalty of the way to the right")
-    image = axes[1].imshow(_penalties(fitted), cmap="cividis", vmin=0)
+    image = axes[1].imshow(_penalties(fitted, policies[0].seed), cmap="cividis", vmin=0)
     figure.colorbar(image, ax=axes[1], location="bottom", shrink=0.8, label="calibrated geodesic penalty")
     for axis, trained in zip(axes[2:], policies, strict=True):
         _walks(axis, trained)
@@ -67,9 +66,9 @@ def _visits(fitted: FittedModel) -> Float[np.ndarray, "rows columns"]:
     return counts
 
 
-def _penalties(fitted: FittedModel) -> Float[np.ndarray, "rows columns"]:
+def _penalties(fitted: FittedModel, seed: int) -> Float[np.ndarray, "rows columns"]:
     """`U` of a step to the right from every free cell."""
-    model = fitted.seed(0)
+    model = fitted.seed(fitted.seeds.index(seed))
     train, held_out = (embed(model, fitted.scaling, part) for part in fitted.parts)
     raw = build_penalty("geodesic", model, train, held_out, segments=1)
     penalty = calibrate(raw, model, fitted.scaling, train)
