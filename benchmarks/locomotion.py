@@ -19,6 +19,7 @@ from gelato.methods import METHODS, Method, TrainConfig, method_for, train_prese
 from gelato.pipeline import train
 from gelato.report.policy_table import DATASETS, as_text
 from gelato.results import Record, device, merge_records, read_records, record_speed
+from gelato.worlds import LARGEST_BLUR
 
 RESULTS = Path(__file__).parents[1] / "results" / "locomotion.json"
 SPEED = RESULTS.with_name("speed.json")
@@ -91,6 +92,7 @@ def _settings(name: str, method: Method, dataset: Dataset, config: TrainConfig) 
         "updates": config.sac.updates,
         "discount": None if method.clones else config.sac.discount,
         "doubt": config.doubt if method.space == "latent" else None,
+        "largest_blur": LARGEST_BLUR * config.doubt if method.space == "latent" else None,
         "penalty_weight": method.penalty_weight,
         "real_share": method.real_share,
     }
@@ -99,7 +101,7 @@ def _settings(name: str, method: Method, dataset: Dataset, config: TrainConfig) 
 def _there(results: Path, wanted: list[Record], seeds: int) -> bool:
     found = read_records(results)
     return all(
-        any(row["seed"] == seed and settings.items() <= row.items() for row in found)
+        any(all(row.get(key) == value for key, value in [*settings.items(), ("seed", seed)]) for row in found)
         for settings in wanted
         for seed in range(seeds)
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gelato import blocks
+from gelato.agents.ppo import PPOConfig
 from gelato.agents.sac import SACConfig
 from gelato.baselines.ensemble import EnsembleConfig
 from gelato.cli import main
@@ -19,7 +20,7 @@ from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.environments import pessimistic_env
 from gelato.errors import InputError
-from gelato.methods import METHODS, TrainConfig, method_for
+from gelato.methods import METHODS, TrainConfig, grouped, method_for
 from gelato.model import training
 from gelato.model.config import preset
 from gelato.pipeline import train
@@ -87,6 +88,12 @@ def test_a_policy_of_logged_steps_is_the_same_beside_others_and_alone(
             np.testing.assert_allclose(x, y, atol=1e-6)
 
 
+def test_what_learns_by_another_algorithm_is_a_program_of_its_own(dataset: Dataset, config: TrainConfig) -> None:
+    chosen = methods(dataset, "mopo", "sac")
+    assert list(grouped(chosen, config)) == ["state"]
+    assert list(grouped(chosen, replace(config, ppo=PPOConfig()))) == ["state", "logged"]
+
+
 def test_the_most_valued_policy_of_every_method_is_chosen_without_the_environment(finished: Path) -> None:
     records = json.loads((finished / "results.json").read_text())
     chosen = most_valued(finished)
@@ -122,6 +129,9 @@ def test_the_better_the_data_the_closer_a_policy_is_kept_to_it(dataset: Dataset)
     assert shares == [0.5, 0.5, 0.5, 1.0, 1.0] and method_for("gelato", poor).real_share == 0.05
     assert method_for("gelato", poor, penalty_weight=7.0).penalty_weight == 7.0
     assert method_for("mbpo", scaled(2_000.0)).penalty_weight == 0
+    assert method_for("gelato", poor, real_share=0.2).real_share == 0.2
+    with pytest.raises(InputError, match="with 1 there is `sac`"):
+        method_for("gelato", poor, real_share=1.0)
 
 
 def test_the_scales_of_penalties_are_kept_in_the_run(finished: Path) -> None:
@@ -148,7 +158,7 @@ def test_doubt_is_the_mean_deviation_of_a_blurred_state_over_the_data(finished: 
     states = jnp.asarray(fitted.scaling.states(np.asarray(fitted.parts[0].states)))
     deviations = jax.vmap(lambda s: jnp.sqrt(dynamics.model.decoded_variances(dynamics.start(s))))(states)
     assert dynamics.blur is not None
-    np.testing.assert_allclose(dynamics.blur.factor * deviations.mean(), 0.01, rtol=0.05)
+    np.testing.assert_allclose(jax.vmap(jax.vmap(dynamics.blur))(deviations).mean(), 0.01, rtol=0.05)
     np.testing.assert_allclose(dynamics.blur.most, 0.1, rtol=1e-6)
     assert latent_dynamics(fitted, 1, doubt=0.0).blur is None
 

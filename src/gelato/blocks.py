@@ -46,7 +46,7 @@ def run_blocks(
     """
     step, state = last_checkpoint(folder, state, first) or (first, state)
     folder.forget_metrics_after(step)
-    saved, types = time.monotonic(), _types(state)
+    saved, types, finite = time.monotonic(), _types(state), _finite(state)
     with progress(title, total - first) as advance, between_blocks() as interrupted:
         advance(step - first)
         while step < total:
@@ -54,7 +54,7 @@ def run_blocks(
             updates = min(length, total - step)
             state, metrics = block(state, updates)
             assert _types(state) == types, "a block that changes a type (weak to strong, say) is compiled twice"
-            stop_at_nan(folder, metrics, labels, step, updates)
+            _stop_at_nan(folder, metrics, labels, step, updates)
             step += updates
             rate = {"updates_per_second": round(updates / (time.monotonic() - begun), 1)}
             metrics = {**metrics, **(after(state, step) if after else {})}
@@ -64,12 +64,12 @@ def run_blocks(
                 mirror(rows)
             advance(updates, status=status(metrics) if status else "")
             if step < total and (interrupted() or time.monotonic() - saved > CHECKPOINT_SECONDS):
-                stop_if_broken(folder, state, step)
+                _stop_if_broken(folder, state, finite, step)
                 folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
                 saved = time.monotonic()
                 if interrupted():
                     stop()
-    stop_if_broken(folder, state, step)
+    _stop_if_broken(folder, state, finite, step)
     return state
 
 
@@ -91,17 +91,20 @@ def last_checkpoint(folder: Run, state: State, first: int = 0) -> tuple[int, Sta
     return None
 
 
-def stop_if_broken(folder: Run, state: Any, step: int) -> None:
-    """Stop before weights that are no numbers are kept; a bound or a loss to beat may be infinite."""
-    floats = [leaf for leaf in jax.tree.leaves(state) if eqx.is_inexact_array(leaf)]
-    if any(bool(jnp.isnan(leaf).any()) for leaf in floats):
+def _finite(state: Any) -> list[bool]:
+    return [bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state) if eqx.is_inexact_array(leaf)]
+
+
+def _stop_if_broken(folder: Run, state: Any, before: list[bool], step: int) -> None:
+    """Stop before a state is kept of which something is no longer finite; a bound or a loss to beat may never be."""
+    if any(was and not now for was, now in zip(before, _finite(state), strict=True)):
         raise InputError(
             f"{folder.folder}: weights are not finite after {step} updates; the last checkpoint is kept, if there was "
             "one. Try a smaller learning rate"
         )
 
 
-def stop_at_nan(folder: Run, metrics: Metrics, labels: Sequence[Mapping[str, Any]], first: int, updates: int) -> None:
+def _stop_at_nan(folder: Run, metrics: Metrics, labels: Sequence[Mapping[str, Any]], first: int, updates: int) -> None:
     """Stop where a metric is not finite, and say which and where."""
     for name, values in metrics.items():
         bad = np.flatnonzero(~np.isfinite(values))

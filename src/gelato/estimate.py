@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 from gelato.agents.ppo import PPOConfig
 from gelato.data.transitions import Dataset
 from gelato.envs.driving import driving_task
-from gelato.methods import Method, TrainConfig
+from gelato.methods import Method, TrainConfig, grouped
 
 # Seconds an update takes apart from its products (launches, copies, small operations), and a program takes to compile.
 _OVERHEAD = {"cpu": 1.5e-3, "gpu": 1.5e-4}
@@ -28,32 +27,30 @@ def expected_seconds(
 ) -> float:
     """A rough figure: within a factor of two where it was compared (docs/policies.md)."""
     state, action = dataset.transitions.states.shape[1], dataset.transitions.action_space.size
-    learning = [method for method in methods if not method.clones]
-    ppo = config.ppo
+    groups, ppo, sac = grouped(methods, config), config.ppo, config.sac
     total, updates, programs = 0.0, 0, 0
-    if fits and any(method.space == "latent" for method in learning):
+    if fits and "latent" in groups:
         total += seeds * _fit(config, state, action)
         updates += config.model.updates + config.model.variance_updates
         programs += 3
-    if any(method.space == "state" and method.real_share < 1 for method in learning):
+    if "state" in groups:
         sizes = (state + action, *config.ensemble.hidden, 2 * state + 3)
         ensemble = config.ensemble
         total += seeds * ensemble.updates * ensemble.members * ensemble.batch_size * _TRAINED * _network(sizes)
         updates, programs = updates + ensemble.updates, programs + 1
-    for group, count in Counter((method.space, method.real_share == 1) for method in learning).items():
-        space, logged = group
-        seen = config.model.latent_size if space == "latent" else state
-        if ppo is None or logged:
-            total += seeds * count * config.sac.updates * _policy(config, seen, action, imagines=not logged)
-            updates, programs = updates + config.sac.updates, programs + 1
+    for group, chosen in groups.items():
+        seen = config.model.latent_size if group == "latent" else state
+        if group == "clones":
+            update = sac.batch_size * _TRAINED * _network((state, *sac.hidden, 2 * action))
         else:
-            total += seeds * count * ppo.total * _driven(config, ppo, seen, state, action)
+            update = _policy(config, seen, action, imagines=group != "logged")
+        if ppo is None or group in ("logged", "clones"):
+            total += seeds * len(chosen) * sac.updates * update
+            updates, programs = updates + sac.updates, programs + 1
+        else:
+            total += seeds * len(chosen) * ppo.total * _driven(config, ppo, seen, state, action)
             updates += ppo.whole_iterations * (ppo.steps + ppo.passes * ppo.minibatches)
             programs += 2
-    if len(learning) < len(methods):
-        cloned = _TRAINED * _network((state, *config.sac.hidden, 2 * action))
-        total += seeds * config.sac.updates * config.sac.batch_size * cloned
-        updates, programs = updates + config.sac.updates, programs + 1
     overhead = _OVERHEAD.get(jax.default_backend(), _OVERHEAD["gpu"])
     computing = total / _products_per_second() + updates * overhead + programs * _COMPILING
     return computing + _evaluating(dataset, config, len(methods) * seeds)

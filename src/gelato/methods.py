@@ -1,6 +1,7 @@
 """The methods of the paper's table, each a combination of values: dynamics, penalty, share of logged steps."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -67,8 +68,17 @@ METHODS: dict[str, Method] = {
 }
 
 
-def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_weight: float | None = None) -> Method:
-    """The method of that name with its preset λ for the data or the one given; `penalty` is for `gelato`."""
+def method_for(
+    name: str,
+    dataset: Dataset,
+    penalty: str | None = None,
+    penalty_weight: float | None = None,
+    real_share: float | None = None,
+) -> Method:
+    """The method of that name with its preset λ and share of logged steps for the data, or those given.
+
+    `penalty` is for `gelato`; the share is for methods that imagine.
+    """
     if name not in METHODS:
         raise InputError(f"method {name!r} is not one of {', '.join(METHODS)}")
     method = METHODS[name]
@@ -81,7 +91,9 @@ def method_for(name: str, dataset: Dataset, penalty: str | None = None, penalty_
         share = 0.5
     if method.penalty_weight:
         method = replace(method, penalty_weight=weight if penalty_weight is None else penalty_weight)
-    return method if method.real_share == 1 else replace(method, real_share=share)
+    if real_share is not None and not 0 <= real_share < 1:
+        raise InputError(f"the share of logged steps is {real_share}; it must lie in [0, 1), with 1 there is `sac`")
+    return method if method.real_share == 1 else replace(method, real_share=share if real_share is None else real_share)
 
 
 def _weight_and_share(dataset: Dataset) -> tuple[float, float]:
@@ -124,6 +136,28 @@ def check_doubt(doubt: float) -> None:
     """Refuse what is no size of a blur."""
     if not 0 <= doubt < math.inf:
         raise InputError(f"doubt is {doubt}; it must be a number of at least 0")
+
+
+_GROUPS = ("latent", "state", "logged", "clones")
+
+
+def grouped(methods: Sequence[Method], config: TrainConfig) -> dict[str, list[Method]]:
+    """The methods by what their policies learn in, each group trained by one program.
+
+    Those that learn from logged steps alone need no model; where one of states is at hand they are trained beside the
+    others in it by the same algorithm, which costs less than a program of their own.
+    """
+
+    def group(method: Method) -> str:
+        if method.clones:
+            return "clones"
+        return "logged" if method.real_share == 1 else method.space
+
+    names = [group(method) for method in methods]
+    if config.ppo is None and "state" in names:
+        names = ["state" if name == "logged" else name for name in names]
+    found = {name: [m for m, own in zip(methods, names, strict=True) if own == name] for name in _GROUPS}
+    return {name: chosen for name, chosen in found.items() if chosen}
 
 
 def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:

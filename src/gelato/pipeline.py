@@ -40,7 +40,7 @@ from gelato.estimate import expected_seconds
 from gelato.evaluation.deploy import deploy_all
 from gelato.evaluation.deployed import DeployedPolicy, load_policies, save_policies
 from gelato.evaluation.rollout import Evaluator, environment_of, evaluator
-from gelato.methods import Method, TrainConfig, train_preset
+from gelato.methods import Method, TrainConfig, grouped, train_preset
 from gelato.model.latent import Scaling
 from gelato.model.networks import GaussianMLP
 from gelato.model.training import FittedModel, fit_model, load_model, split_to_fit
@@ -53,7 +53,6 @@ from gelato.worlds import latent_world, state_world
 
 # Of PPO in one block.
 _ITERATIONS = 5
-_GROUPS = ("latent", "state", "logged", "clones")
 
 
 def train(
@@ -89,7 +88,7 @@ def train(
     if not names or len(set(names)) < len(names):
         raise InputError(f"methods {', '.join(names) or '(none)'} must be at least one, each with a name of its own")
     fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
-    groups = _grouped(methods, config)
+    groups = grouped(methods, config)
     if fitted is None and "latent" in groups:
         # Data that cannot be fitted is refused before there is a folder.
         split_to_fit(dataset, config.model)
@@ -118,25 +117,6 @@ def train(
                 ).train()
         write_records(folder.folder / "results.json", records)
     return records
-
-
-def _grouped(methods: Sequence[Method], config: TrainConfig) -> dict[str, list[Method]]:
-    """The methods by what their policies learn in, each group trained by one program.
-
-    Those that learn from logged steps alone need no model; where one of states is at hand they are trained beside the
-    others in it by the same algorithm, which costs less than a program of their own.
-    """
-
-    def group(method: Method) -> str:
-        if method.clones:
-            return "clones"
-        return "logged" if method.real_share == 1 else method.space
-
-    names = [group(method) for method in methods]
-    if config.ppo is None and "state" in names:
-        names = ["state" if name == "logged" else name for name in names]
-    found = {name: [m for m, own in zip(methods, names, strict=True) if own == name] for name in _GROUPS}
-    return {name: chosen for name, chosen in found.items() if chosen}
 
 
 @dataclass(frozen=True)

@@ -114,12 +114,13 @@ class Run:
         return (self.folder / f"{name}.npz").exists()
 
     def save_checkpoint(self, step: int, tree: Any) -> None:
-        """Keep the state at a step, and the one before it."""
+        """Keep the state at a step and the one before it; any of a later step could not be read, and goes."""
         folder = self.folder / "checkpoints"
         folder.mkdir(exist_ok=True)
         save_arrays(folder / f"{step:012d}.npz", tree)
-        for old in self.checkpoints[:-_KEPT_CHECKPOINTS]:
-            (folder / f"{old:012d}.npz").unlink()
+        kept = [old for old in self.checkpoints if old <= step][-_KEPT_CHECKPOINTS:]
+        for other in set(self.checkpoints) - set(kept):
+            (folder / f"{other:012d}.npz").unlink()
 
     @property
     def checkpoints(self) -> list[int]:

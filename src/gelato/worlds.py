@@ -34,7 +34,7 @@ _CHUNK = 8192
 # How much larger than that of foreign pairs a penalty is taken to be at most, for the bound on values.
 _LARGEST_PENALTY = 3.0
 # How far a state is blurred at most, in `doubt`s.
-_LARGEST_BLUR = 10.0
+LARGEST_BLUR = 10.0
 
 
 def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainConfig) -> World:
@@ -59,7 +59,7 @@ def latent_dynamics(fitted: FittedModel, index: int, doubt: float) -> LatentDyna
         train, _ = fitted.parts
         rows = evenly(train, SAMPLE)
         typical = _typical_deviation(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
-        blur = Blur(doubt / typical, jnp.asarray(_LARGEST_BLUR * doubt))
+        blur = Blur(doubt / typical, jnp.asarray(LARGEST_BLUR * doubt))
     rule = termination_rule(fitted.dataset.environment, fitted.dataset.transitions.states.shape[1])
     return LatentDynamics(model, fitted.scaling, rule, blur)
 

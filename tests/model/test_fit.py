@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gelato import blocks
 from gelato.cli import main
 from gelato.data.columns import Columns, assemble
 from gelato.data.transitions import Dataset
@@ -23,6 +24,7 @@ from gelato.model.config import DEFAULT, PAPER, ModelConfig, preset
 from gelato.model.fit import MEANS, VARIANCES, begin, new_models, prepare, run_block
 from gelato.model.latent import Scaling, predict
 from gelato.model.training import fit_model, load_model, split_for
+from gelato.runs import Run
 
 TINY = replace(
     DEFAULT,
@@ -185,13 +187,44 @@ def test_a_run_killed_in_either_phase_ends_bit_for_bit_where_the_uninterrupted_o
         assert not (tmp_path / "killed/model.npz").exists(), "it was killed before the end"
     resumed = fit_model(linear_gaussian(2000), tmp_path / "killed", config=TINY)
     assert eqx.tree_equal(resumed.models, whole.models)
-    steps = [line.split(",")[0] for line in (tmp_path / "killed/metrics.csv").read_text().splitlines()]
-    assert steps == [line.split(",")[0] for line in (tmp_path / "whole/metrics.csv").read_text().splitlines()]
+    rows, same = ([{**row, "updates_per_second": ""} for row in fitted.run.metrics] for fitted in (resumed, whole))
+    assert rows == same and {row["phase"] for row in rows} == {"means", "variances"}
+
+
+def stopped_fit(folder, monkeypatch, what, name):
+    """A fit that ends when it comes to `what.name`."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(what, name, stop)
+        fit_model(linear_gaussian(2000), folder, config=TINY)
+
+
+def test_a_fit_stopped_between_its_phases_or_without_a_checkpoint_that_can_be_read_ends_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "CHECKPOINT_SECONDS", 0.0)
+    whole = fit_model(linear_gaussian(2000), tmp_path / "whole", config=TINY)
+    run = Run(tmp_path / "run")
+    stopped_fit(run.folder, monkeypatch, training, "with_support")
+    assert run.checkpoints == [400, 500]
+    phase = training._run_phase
+    monkeypatch.setattr(training, "_run_phase", lambda *given: phase(*given) if given[3] == MEANS else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fit_model(linear_gaussian(2000), run.folder, config=TINY)
+    assert run.checkpoints == [500, 600]
+    monkeypatch.setattr(training, "_run_phase", phase)
+    stopped_fit(run.folder, monkeypatch, Run, "save")
+    assert run.checkpoints == [800, 900]
+    for step in run.checkpoints:
+        path = run.folder / f"checkpoints/{step:012d}.npz"
+        path.write_bytes(path.read_bytes()[:60])
+    stopped_fit(run.folder, monkeypatch, training, "with_support")
+    assert run.checkpoints == [400, 500], "those that could not be read are gone"
+    assert eqx.tree_equal(fit_model(linear_gaussian(2000), run.folder, config=TINY).models, whole.models)
 
 
 def test_a_checkpoint_cut_short_is_passed_over_for_the_one_before_it(tmp_path, capsys):
-    from gelato.runs import Run
-
     run = Run(tmp_path)
     for step in (1, 2, 3):
         run.save_checkpoint(step, {"x": np.full(3, float(step))})
@@ -242,7 +275,6 @@ def test_a_run_of_other_data_other_settings_or_a_newer_program_is_refused(fitted
 
 
 def test_a_run_in_use_by_another_process_is_refused(tmp_path):
-    from gelato.runs import Run
 
     with Run(tmp_path).locked(), pytest.raises(InputError, match="in use by another process"):
         fit_model(linear_gaussian(2000), tmp_path, config=TINY)

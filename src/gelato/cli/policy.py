@@ -22,6 +22,7 @@ def train(
     model: Path | None = None,
     penalty: str | None = None,
     penalty_weight: float | None = None,
+    logged_share: float | None = None,
     doubt: float | None = None,
     updates: int | None = None,
     model_updates: int | None = None,
@@ -47,6 +48,7 @@ def train(
         model: The folder of a latent model fitted before (`gelato model fit`), instead of fitting one here.
         penalty: Another penalty for gelato (`gelato uncertainty --help` names them).
         penalty_weight: λ, in units of reward for a penalty of 1 (that of pairs clearly foreign to the data).
+        logged_share: The share of a batch that is logged, of methods that imagine the rest.
         doubt: How far imagined latent states are blurred, in units of the states' spread over the data; 0.01 unless
             told, 0 in Four Rooms and driving.
         updates: Updates of the policy; for driving, where PPO learns, imagined steps.
@@ -75,7 +77,7 @@ def train(
     dataset = load(reference)
     given = {"doubt": doubt, "evaluations": evaluations, "episodes": episodes}
     config = _changed(train_preset(preset, dataset), updates, model_updates, given)
-    chosen = [method_for(name, dataset, penalty, penalty_weight) for name in dict.fromkeys(method)]
+    chosen = [method_for(name, dataset, penalty, penalty_weight, logged_share) for name in dict.fromkeys(method)]
     if penalty is not None and "gelato" not in method:
         raise InputError("--penalty changes gelato's; the other methods have one of their own")
     if doubt is not None and not any(one.space == "latent" for one in chosen):

@@ -14,6 +14,7 @@ from gelato.blocks import Metrics, last_checkpoint, run_blocks
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset, Standardiser, Transitions, evenly, split
 from gelato.errors import InputError
+from gelato.interrupts import between_blocks
 from gelato.model.config import ModelConfig, Preset, preset
 from gelato.model.fit import (
     MEANS,
@@ -207,8 +208,9 @@ def _run_phases(
     models = _untrained(config, dataset.transitions, seeds)
     if last_checkpoint(folder, begin(config, VARIANCES, models), config.updates) is None:
         means = _run_phase(folder, dataset, config, MEANS, seeds, data, models)
-        models = with_support(means, data.reached(_SUPPORT_ROWS))
-        folder.save_checkpoint(config.updates, eqx.filter(begin(config, VARIANCES, models), eqx.is_array))
+        with between_blocks():
+            models = with_support(means, data.reached(_SUPPORT_ROWS))
+            folder.save_checkpoint(config.updates, eqx.filter(begin(config, VARIANCES, models), eqx.is_array))
     return _run_phase(folder, dataset, config, VARIANCES, seeds, data, models)
 
 
@@ -227,6 +229,11 @@ def _run_phase(
         state, *measured = run_block(constants, state, config=config, phase=phase, updates=updates)
         terms, held_out = map(np.asarray, measured)
         _stop_at_nan(folder, config, terms, phase, int(state.step[0]) - updates, seeds)
+        if not np.isfinite(held_out).all():
+            raise InputError(
+                f"{dataset.reference}: the loss on held-out episodes is not finite, though on the others it is; an "
+                f"observation or a reward there is out of all proportion (gelato data info {dataset.reference})"
+            )
         return state, {name: terms[..., i].mean(axis=1) for i, name in enumerate(names)} | {"held_out": held_out}
 
     first, updates = (0, config.updates) if phase == MEANS else (config.updates, config.variance_updates)
