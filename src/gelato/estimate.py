@@ -40,17 +40,17 @@ def expected_seconds(
         updates, programs = updates + ensemble.updates, programs + 1
     for group, chosen in groups.items():
         seen = config.model.latent_size if group == "latent" else state
+        if ppo is not None and group in ("latent", "state"):
+            total += seeds * len(chosen) * ppo.total * _driven(config, ppo, seen, state, action)
+            updates += ppo.whole_iterations * (ppo.steps + ppo.passes * ppo.minibatches)
+            programs += 2
+            continue
         if group == "clones":
             update = sac.batch_size * _TRAINED * _network((state, *sac.hidden, 2 * action))
         else:
             update = _policy(config, seen, action, imagines=group != "logged")
-        if ppo is None or group in ("logged", "clones"):
-            total += seeds * len(chosen) * sac.updates * update
-            updates, programs = updates + sac.updates, programs + 1
-        else:
-            total += seeds * len(chosen) * ppo.total * _driven(config, ppo, seen, state, action)
-            updates += ppo.whole_iterations * (ppo.steps + ppo.passes * ppo.minibatches)
-            programs += 2
+        total += seeds * len(chosen) * sac.updates * update
+        updates, programs = updates + sac.updates, programs + 1
     overhead = _OVERHEAD.get(jax.default_backend(), _OVERHEAD["gpu"])
     computing = total / _products_per_second() + updates * overhead + programs * _COMPILING
     return computing + _evaluating(dataset, config, len(methods) * seeds)

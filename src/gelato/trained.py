@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -69,11 +70,14 @@ def trained_policies(
 def most_valued(run: Path | str) -> list[TrainedPolicy]:
     """Of every method the policy whose value in its own pessimistic MDP is largest: chosen without an environment."""
     records = read_records(Path(run) / "results.json")
-    values = {(record["method"], record["seed"]): float(record["initial_value"] or -math.inf) for record in records}
-    found: dict[str, TrainedPolicy] = {}
-    for trained in sorted(trained_policies(run), key=lambda one: values[one.method, one.seed]):
-        found[trained.method] = trained
-    return [found[str(record["method"])] for record in records if record["seed"] == records[0]["seed"]]
+    values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
+
+    def value(trained: TrainedPolicy) -> float:
+        known = values[trained.method, trained.seed]
+        return -math.inf if known is None else float(known)
+
+    by_method = groupby(trained_policies(run), key=lambda trained: trained.method)
+    return [max(own, key=value) for _, own in by_method]
 
 
 def evaluate_run(

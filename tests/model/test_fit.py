@@ -275,7 +275,6 @@ def test_a_run_of_other_data_other_settings_or_a_newer_program_is_refused(fitted
 
 
 def test_a_run_in_use_by_another_process_is_refused(tmp_path):
-
     with Run(tmp_path).locked(), pytest.raises(InputError, match="in use by another process"):
         fit_model(linear_gaussian(2000), tmp_path, config=TINY)
 
