@@ -241,7 +241,12 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
         (["train", "four-rooms-hole", "--run", "R", "--penalty", "geodesc"], "is not one of transport"),
         (["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "-1"], "must be a number of at least 0"),
         (["train", "four-rooms-hole", "--run", "R", "--doubt", "-1"], "must be a number of at least 0"),
-        (["train", "four-rooms-hole", "--run", "R", "--doubt", "1", "--method", "sac"], "none of these does"),
+        (["train", "four-rooms-hole", "--run", "R", "--doubt", "1", "--method", "sac"], "nothing for sac: it is"),
+        (
+            ["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "1", "--method", "bc"],
+            "methods that penalise",
+        ),
+        (["train", "four-rooms-hole", "--run", "R", "--logged-share", ".5", "--method", "bc"], "methods that imagine"),
         (["train", "four-rooms-hole", "--run", "R", "--model", "nowhere"], "nowhere: no such folder"),
         (["evaluate", "nowhere"], "nowhere: no such folder"),
         (["table", "nowhere"], "has no results"),

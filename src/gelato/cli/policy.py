@@ -61,7 +61,7 @@ def train(
     from gelato.data.reference import load, parse
     from gelato.envs.simulate import can_start
     from gelato.errors import InputError
-    from gelato.methods import method_for, train_preset
+    from gelato.methods import METHODS, method_for, train_preset
     from gelato.pipeline import train as train_policies
 
     if transitions is not None:
@@ -78,10 +78,19 @@ def train(
     given = {"doubt": doubt, "evaluations": evaluations, "episodes": episodes}
     config = _changed(train_preset(preset, dataset), updates, model_updates, given)
     chosen = [method_for(name, dataset, penalty, penalty_weight, logged_share) for name in dict.fromkeys(method)]
-    if penalty is not None and "gelato" not in method:
-        raise InputError("--penalty changes gelato's; the other methods have one of their own")
-    if doubt is not None and not any(one.space == "latent" for one in chosen):
-        raise InputError("--doubt is for methods that imagine in the latent model; none of these does")
+    for option, value, used, whom in (
+        ("penalty", penalty, "gelato" in method, "gelato; the other methods have one of their own"),
+        (
+            "penalty-weight",
+            penalty_weight,
+            any(METHODS[name].penalty_weight for name in method),
+            "methods that penalise",
+        ),
+        ("logged-share", logged_share, any(one.real_share < 1 for one in chosen), "methods that imagine"),
+        ("doubt", doubt, any(one.space == "latent" for one in chosen), "methods that imagine in the latent model"),
+    ):
+        if value is not None and not used:
+            raise InputError(f"--{option} changes nothing for {', '.join(method)}: it is for {whom}")
     records = train_policies(
         dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config, model=model, tensorboard=tensorboard
     )
