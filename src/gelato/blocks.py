@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool
 
 from gelato.errors import InputError
 from gelato.interrupts import between_blocks, stop
@@ -91,13 +92,15 @@ def last_checkpoint(folder: Run, state: State, first: int = 0) -> tuple[int, Sta
     return None
 
 
-def _finite(state: Any) -> list[bool]:
-    return [bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state) if eqx.is_inexact_array(leaf)]
+@eqx.filter_jit
+def _finite(state: Any) -> Bool[Array, " leaves"]:
+    leaves = filter(eqx.is_inexact_array, jax.tree.leaves(state))
+    return jnp.array([jnp.isfinite(leaf).all() for leaf in leaves], bool)
 
 
-def _stop_if_broken(folder: Run, state: Any, before: list[bool], step: int) -> None:
+def _stop_if_broken(folder: Run, state: Any, before: Bool[Array, " leaves"], step: int) -> None:
     """Stop before a state is kept of which something is no longer finite; a bound or a loss to beat may never be."""
-    if any(was and not now for was, now in zip(before, _finite(state), strict=True)):
+    if (before & ~_finite(state)).any():
         raise InputError(
             f"{folder.folder}: weights are not finite after {step} updates; the last checkpoint is kept, if there was "
             "one. Try a smaller learning rate"

@@ -143,6 +143,18 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "ratio": "{ratio:.2f}",
         }
     ),
+    "scaling": _rows(
+        {
+            "on": "{device}",
+            "transitions": "{transitions:,d}",
+            "K": "{neighbours:d}",
+            "seeds": "{seeds:d}",
+            "updates": "{updates:,d}",
+            "an epoch": "{epoch_seconds:.3g} s",
+            "until the first is done": "{until_first_epoch_seconds:.0f} s",
+            "memory at most": "{peak_gigabytes:.1f} GB",
+        }
+    ),
     "four_rooms": _rows(
         {
             "seed": "{seed}",
