@@ -15,11 +15,10 @@ from pathlib import Path
 
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
-from gelato.methods import METHODS, Method, TrainConfig, method_for, train_preset
+from gelato.methods import METHODS, Method, TrainConfig, method_for, settings_of, train_preset
 from gelato.pipeline import train
 from gelato.report.policy_table import DATASETS, as_text
 from gelato.results import Record, device, merge_records, read_records, record_speed
-from gelato.worlds import LARGEST_BLUR
 
 RESULTS = Path(__file__).parents[1] / "results" / "locomotion.json"
 SPEED = RESULTS.with_name("speed.json")
@@ -42,6 +41,8 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="folder of latent models fitted before, DIR/DATASET/model")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     arguments = parser.parse_args()
+    if (arguments.updates or arguments.transitions) and arguments.results == RESULTS:
+        parser.error("results of other sizes do not belong among the table's: name a file of their own by --results")
     begun = time.monotonic()
     longest = dict.fromkeys(GROUPS, 0.0)
     for name in arguments.datasets:
@@ -67,7 +68,7 @@ def _train(
 ) -> float:
     """Train methods that share a model, and record what they came to; the seconds it took."""
     name, names = str(rows[0]["dataset"]), [method.name for method in methods]
-    run = arguments.runs / name / names[0]
+    run = arguments.runs / name / "-".join(names)
     as_preset = arguments.updates is arguments.transitions is arguments.models is None
     fresh = as_preset and not run.exists()
     model = None if arguments.models is None else arguments.models / name / "model"
@@ -85,17 +86,8 @@ def _train(
 
 def _settings(name: str, method: Method, dataset: Dataset, config: TrainConfig) -> Record:
     """What a row says it was made with: one made otherwise is made anew."""
-    return {
-        "dataset": name,
-        "method": method.name,
-        "transitions": len(dataset.transitions),
-        "updates": config.sac.updates,
-        "discount": None if method.clones else config.sac.discount,
-        "doubt": config.doubt if method.space == "latent" else None,
-        "largest_blur": LARGEST_BLUR * config.doubt if method.space == "latent" else None,
-        "penalty_weight": method.penalty_weight,
-        "real_share": method.real_share,
-    }
+    made = {"dataset": name, "method": method.name, "updates": config.sac.updates}
+    return {**made, **settings_of(method, dataset, config)}
 
 
 def _there(results: Path, wanted: list[Record], seeds: int) -> bool:

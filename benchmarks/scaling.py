@@ -22,10 +22,11 @@ import numpy as np
 from gelato.methods import train_preset
 from gelato.model.training import load_model
 from gelato.results import Record, device, merge_records, read_records
+from gelato.runs import Run
 from policies import epoch, repeated, seconds
 
 RESULTS = Path(__file__).parents[1] / "results" / "scaling.json"
-KEYS = ("device", "transitions", "neighbours", "seeds", "updates")
+KEYS = ("device", "dataset", "transitions", "neighbours", "seeds", "updates")
 # Transitions, K, seeds: each varied around the setting of the tables.
 CELLS = (
     (1_000_000, 20, 5),
@@ -53,9 +54,10 @@ def main() -> None:
     # Asked of a process of its own: this one leaves the device's memory to the cells.
     ask = [sys.executable, "-c", "from gelato.results import device; print(device())"]
     here = subprocess.run(ask, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    dataset = Run(arguments.run).description["data"]["reference"]
     for cell in CELLS:
         there = {tuple(record[key] for key in KEYS) for record in read_records(arguments.results)}
-        if (here, *cell, arguments.updates) in there:
+        if (here, dataset, *cell, arguments.updates) in there:
             continue
         command = [sys.executable, __file__, str(arguments.run), "--updates", str(arguments.updates)]
         answer = subprocess.run([*command, "--cell", *map(str, cell)], stdout=subprocess.PIPE, text=True, check=True)
@@ -80,6 +82,7 @@ def measured(run: Path, transitions: int, neighbours: int, seeds: int, updates: 
     peak = stats["peak_bytes_in_use"] if stats else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "device": device(),
+        "dataset": fitted.dataset.reference,
         "transitions": transitions,
         "neighbours": neighbours,
         "seeds": seeds,

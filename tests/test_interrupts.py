@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gelato.blocks import run_blocks
-from gelato.interrupts import between_blocks, remember_interrupts
+from gelato.interrupts import between_blocks, remember_interrupts, stop_if_asked, unhurried
 from gelato.runs import Run
 
 
@@ -70,3 +70,21 @@ def test_an_interrupted_training_goes_on_from_the_block_it_was_in(tmp_path: Path
     with folder.locked():
         assert train()[0] == 8
     assert seen == [0, 2, 4, 6]
+
+
+def test_one_in_the_last_block_is_obeyed_once_the_result_is_kept(tmp_path: Path) -> None:
+    folder = Run(tmp_path)
+
+    def block(state: jnp.ndarray, updates: int) -> tuple[jnp.ndarray, dict[str, np.ndarray]]:
+        press()
+        return state + updates, {"loss": np.zeros(1)}
+
+    with folder.locked(), pytest.raises(KeyboardInterrupt):
+        state = run_blocks(folder, jnp.zeros(1), block, labels=[{"seed": 0}], total=2, length=2, title="counting")
+        with unhurried():
+            folder.save("kept", state)
+        stop_if_asked()
+        pytest.fail("it was asked to stop")
+    assert folder.has("kept")
+    with between_blocks() as interrupted:
+        assert not interrupted()

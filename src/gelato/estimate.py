@@ -33,10 +33,10 @@ def expected_seconds(
         total += seeds * _fit(config, state, action)
         updates += config.model.updates + config.model.variance_updates
         programs += 3
+    ensemble = config.ensemble
+    members = ensemble.members * _network((state + action, *ensemble.hidden, 2 * state + 3))
     if "state" in groups:
-        sizes = (state + action, *config.ensemble.hidden, 2 * state + 3)
-        ensemble = config.ensemble
-        total += seeds * ensemble.updates * ensemble.members * ensemble.batch_size * _TRAINED * _network(sizes)
+        total += seeds * ensemble.updates * ensemble.batch_size * _TRAINED * members
         updates, programs = updates + ensemble.updates, programs + 1
     for group, chosen in groups.items():
         seen = config.model.latent_size if group == "latent" else state
@@ -48,7 +48,8 @@ def expected_seconds(
         if group == "clones":
             update = sac.batch_size * _TRAINED * _network((state, *sac.hidden, 2 * action))
         else:
-            update = _policy(config, seen, action, imagines=group != "logged")
+            imagined = {"latent": _searched(config, action), "state": members, "logged": 0.0}[group]
+            update = _policy(config, seen, action, imagined)
         total += seeds * len(chosen) * sac.updates * update
         updates, programs = updates + sac.updates, programs + 1
     overhead = _OVERHEAD.get(jax.default_backend(), _OVERHEAD["gpu"])
@@ -78,16 +79,19 @@ def _fit(config: TrainConfig, state: int, action: int) -> float:
     return (model.updates + model.variance_updates) * model.batch_size * _TRAINED * row
 
 
-def _policy(config: TrainConfig, seen: int, action: int, *, imagines: bool) -> float:
-    """Products of one update of one policy, with its share of imagined steps and their neighbours."""
+def _policy(config: TrainConfig, seen: int, action: int, imagined: float) -> float:
+    """Products of one update of one policy, with its share of imagined steps."""
     sac = config.sac
     critic = _network((seen + action, *sac.hidden, 1))
     learning = sac.batch_size * (7 * 2 * critic + 4 * _network((seen, *sac.hidden, 2 * action)))
-    if not imagines:
-        return learning
-    decoded = config.model.decoders * _network((seen, *config.model.hidden, 2 * seen))
-    step = config.points * (seen + action) + (seen + 1) * decoded
-    return learning + sac.branches * sac.horizon / sac.epoch * step
+    return learning + sac.branches * sac.horizon / sac.epoch * imagined
+
+
+def _searched(config: TrainConfig, action: int) -> float:
+    """Products of one step imagined in the latent model, most of them in search of its neighbours."""
+    model = config.model
+    decoded = model.decoders * _network((model.latent_size, *model.hidden, 2 * model.latent_size))
+    return config.points * (model.latent_size + action) + (model.latent_size + 1) * decoded
 
 
 def _driven(config: TrainConfig, ppo: PPOConfig, seen: int, state: int, action: int) -> float:

@@ -36,11 +36,23 @@ def stop() -> None:
     raise KeyboardInterrupt
 
 
+def stop_if_asked() -> None:
+    """Obey a Ctrl-C that came in the last block, once what was trained is kept."""
+    if _asked:
+        stop()
+
+
 @contextmanager
 def between_blocks() -> Iterator[Callable[[], bool]]:
     """Within, Ctrl-C waits for the end of a block; what is yielded says whether it does. A second one stops at once."""
-    if _asked:
-        stop()
+    stop_if_asked()
+    with unhurried() as interrupted:
+        yield interrupted
+
+
+@contextmanager
+def unhurried() -> Iterator[Callable[[], bool]]:
+    """The same, begun also where one waits already."""
     if threading.current_thread() is not threading.main_thread() or _ignored():
         yield lambda: False
         return

@@ -50,6 +50,8 @@ _USUAL_WEIGHT = 10.0
 _POOR_SCORE, _POOR_WEIGHTS = 10.0, {"hopper": 1.0, "walker2d": 0.3, "halfcheetah": 0.3}
 _GOOD_SCORE, _GOOD_WEIGHT, _GOOD_SHARE = 50.0, 30.0, 0.5
 _DOUBT = 0.01
+# Off the data a decoder's σ may be hundreds of times its mean, and a blur in proportion would throw states out of it.
+BLUR_BOUND = 10.0
 # A hopper that falls after a few hundred steps must mind now; to learn that far ahead takes more than `small` has.
 _DISCOUNTS = {"hopper": 0.995}
 
@@ -111,8 +113,9 @@ def _weight_and_share(dataset: Dataset) -> tuple[float, float]:
 class TrainConfig:
     """Settings of every stage. Neighbours are sought among `points` transitions, spread evenly over the data.
 
-    `doubt` is how far imagined latent states are blurred, in units of the states' spread over the data. With `ppo`,
-    policies that learn in a model learn by PPO; else, and from logged steps alone, by SAC.
+    `doubt` is how far imagined latent states are blurred, in units of the states' spread over the data, nowhere by more
+    than `blur_bound` times that. With `ppo`, policies that learn in a model learn by PPO; else, and from logged steps
+    alone, by SAC.
     """
 
     model: ModelConfig
@@ -122,6 +125,7 @@ class TrainConfig:
     neighbours: int = 20
     points: int = 100_000
     doubt: float = 0.0
+    blur_bound: float = BLUR_BOUND
     evaluations: int = 10
     episodes: int = 10
 
@@ -136,6 +140,21 @@ def check_doubt(doubt: float) -> None:
     """Refuse what is no size of a blur."""
     if not 0 <= doubt < math.inf:
         raise InputError(f"doubt is {doubt}; it must be a number of at least 0")
+
+
+def settings_of(method: Method, dataset: Dataset, config: TrainConfig) -> dict[str, str | int | float | None]:
+    """What the policies of one method were made with, beside the seed: only those with the same may be averaged."""
+    latent, ppo = method.space == "latent", None if method.real_share == 1 else config.ppo
+    return {
+        "transitions": len(dataset.transitions),
+        "episodes": config.episodes,
+        "discount": None if method.clones else (ppo or config.sac).discount,
+        "doubt": config.doubt if latent else None,
+        "largest_blur": config.blur_bound * config.doubt if latent else None,
+        "penalty": method.penalty,
+        "penalty_weight": method.penalty_weight,
+        "real_share": method.real_share,
+    }
 
 
 _GROUPS = ("latent", "state", "logged", "clones")

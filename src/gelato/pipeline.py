@@ -40,10 +40,11 @@ from gelato.estimate import expected_seconds
 from gelato.evaluation.deploy import deploy_all
 from gelato.evaluation.deployed import DeployedPolicy, load_policies, save_policies
 from gelato.evaluation.rollout import Evaluator, environment_of, evaluator
-from gelato.methods import Method, TrainConfig, grouped, train_preset
+from gelato.interrupts import stop_if_asked
+from gelato.methods import Method, TrainConfig, grouped, settings_of, train_preset
 from gelato.model.latent import Scaling
 from gelato.model.networks import GaussianMLP
-from gelato.model.training import FittedModel, fit_model, load_model, split_to_fit
+from gelato.model.training import FittedModel, fit_model, load_model, split_for, split_to_fit
 from gelato.progress import note
 from gelato.results import Record, write_records
 from gelato.runs import Run, seed_numbers
@@ -89,9 +90,8 @@ def train(
         raise InputError(f"methods {', '.join(names) or '(none)'} must be at least one, each with a name of its own")
     fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
     groups = grouped(methods, config)
-    if fitted is None and "latent" in groups:
-        # Data that cannot be fitted is refused before there is a folder.
-        split_to_fit(dataset, config.model)
+    # Data that cannot be split or fitted is refused before there is a folder.
+    (split_to_fit if fitted is None and "latent" in groups else split_for)(dataset, config.model)
     folder = Run(Path(run))
     watch = mirror(folder.folder / "tensorboard") if tensorboard else None
     with folder.locked():
@@ -187,6 +187,7 @@ class _Group:
                 )
                 save_policies(folder.folder / "last.npz", deployed(state))
                 folder.remove_checkpoints()
+                stop_if_asked()
             return self._records(folder)
 
     @property
@@ -297,12 +298,9 @@ class _Group:
                     "best_return": max(returns) if returns else None,
                     "length": _number(own[-1].get("length")),
                     "crash_rate": _number(own[-1].get("crash_rate")),
-                    "episodes": self.config.episodes,
                     "initial_value": _number(own[-1].get("initial_value")),
                     "mean_penalty": _number(own[-1].get("penalty")),
-                    "penalty": method.penalty,
-                    "penalty_weight": method.penalty_weight,
-                    "real_share": method.real_share,
+                    **settings_of(method, self.dataset, self.config),
                 }
             )
         return records

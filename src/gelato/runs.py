@@ -70,8 +70,8 @@ class Run:
                 ) from error
             yield
 
-    def begin(self, kind: str, **settings: Any) -> bool:
-        """Describe a new run, or check that an old one is the same; True if there is one to continue."""
+    def begin(self, kind: str, **settings: Any) -> None:
+        """Describe a new run, or check that an old one is the same."""
         settings = json.loads(json.dumps(settings))
         path = self.folder / "run.json"
         if not path.exists():
@@ -79,7 +79,7 @@ class Run:
                 raise InputError(f"{self.folder}: holds files that are not a run's; use another folder")
             description = {"format": FORMAT, "kind": kind, **settings, "versions": _versions()}
             _write_whole(path, (json.dumps(description, indent=2) + "\n").encode())
-            return False
+            return
         before = self.description
         for name, value in {"kind": kind, **settings}.items():
             if before.get(name) != value and name == "fingerprint":
@@ -92,7 +92,6 @@ class Run:
                     f"{self.folder}: was begun with {name} {_difference(before.get(name), value)}; "
                     "use the same settings or another folder"
                 )
-        return True
 
     def record(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
         """Keep values in `name`.json the first time; from then on, what is kept there."""

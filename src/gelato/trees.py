@@ -20,6 +20,13 @@ def taken(tree: Any, index: int | Int[np.ndarray, " k"]) -> Any:
     return _taken(tree, jnp.asarray(index))
 
 
+def copied(tree: Any) -> Any:
+    """The same with a buffer of its own for every array: a block of training takes over those of the state it is given,
+    and no two of them may be the same.
+    """
+    return jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, tree)
+
+
 @eqx.filter_jit
 def _stacked(trees: tuple[Any, ...]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array_like(leaves[0]) else leaves[0], *trees)

@@ -17,7 +17,7 @@ from gelato.data.transitions import Dataset, Transitions, evenly
 from gelato.envs.termination import termination_rule
 from gelato.mdp.dynamics import AbstractDynamics, Blur, LatentDynamics
 from gelato.mdp.pessimistic import Experience
-from gelato.methods import Method, TrainConfig
+from gelato.methods import BLUR_BOUND, Method, TrainConfig
 from gelato.model.fit import normalised_batch
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel, split_for
@@ -33,14 +33,12 @@ _INITIAL = 1_000
 _CHUNK = 8192
 # How much larger than that of foreign pairs a penalty is taken to be at most, for the bound on values.
 _LARGEST_PENALTY = 3.0
-# How far a state is blurred at most, in `doubt`s.
-LARGEST_BLUR = 10.0
 
 
 def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainConfig) -> World:
     """The world of methods that learn in the latent model's."""
     every = range(len(fitted.seeds))
-    dynamics = [latent_dynamics(fitted, index, config.doubt) for index in every]
+    dynamics = [latent_dynamics(fitted, index, config.doubt, config.blur_bound) for index in every]
     names = dict.fromkeys(method.penalty for method in methods)
     with working("embedding the data and calibrating penalties"):
         ready = [latent_penalties(fitted, index, names, config.neighbours, config.points) for index in every]
@@ -48,18 +46,18 @@ def latent_world(fitted: FittedModel, methods: Sequence[Method], config: TrainCo
         return _world(fitted.dataset, fitted.scaling, dynamics, penalties, methods, fitted.seeds, config.sac)
 
 
-def latent_dynamics(fitted: FittedModel, index: int, doubt: float) -> LatentDynamics:
+def latent_dynamics(fitted: FittedModel, index: int, doubt: float, blur_bound: float = BLUR_BOUND) -> LatentDynamics:
     """The latent dynamics of one seed, with imagined states blurred by `doubt` more on average over the data.
 
     The unit is the spread of the data's states. How the blur is shared out among them is up to the decoders' σ, up to
-    ten times the mean.
+    `blur_bound` times the mean.
     """
     model, blur = fitted.seed(index), None
     if doubt:
         train, _ = fitted.parts
         rows = evenly(train, SAMPLE)
         typical = _typical_deviation(model, jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows]))))
-        blur = Blur(doubt / typical, jnp.asarray(LARGEST_BLUR * doubt))
+        blur = Blur(doubt / typical, jnp.asarray(blur_bound * doubt))
     rule = termination_rule(fitted.dataset.environment, fitted.dataset.transitions.states.shape[1])
     return LatentDynamics(model, fitted.scaling, rule, blur)
 

@@ -13,9 +13,9 @@ def test_rollouts_of_real_environments_end_in_the_last_observation_and_not_in_th
     rollouts: list[Rollout] = []
     improve = online._improved
 
-    def watched(learner, optimiser, rollout, config, key):
+    def watched(learner, optimiser, rollout, config, *, key):
         rollouts.append(rollout)
-        return improve(learner, optimiser, rollout, config, key)
+        return improve(learner, optimiser, rollout, config, key=key)
 
     monkeypatch.setattr(online, "_improved", watched)
     seen: list[Progress] = []

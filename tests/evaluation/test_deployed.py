@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from gelato.agents.networks import Actor
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Standardiser
+from gelato.evaluation import rollout
 from gelato.evaluation.deploy import deploy
 from gelato.evaluation.deployed import DeployedPolicy, load_policies, save_policies
 from gelato.evaluation.onnx_export import export_onnx
@@ -79,3 +81,18 @@ def test_the_onnx_graph_equals_the_policy(space: ActionSpace, activation: str, t
     action = actor.mode(encoder(jnp.asarray(scaling.states(observation[0]))).mean)
     expected = int(jnp.argmax(action)) if isinstance(space, Discrete) else action
     np.testing.assert_allclose(session.run(None, {"observation": observation})[0][0], expected, atol=1e-5)
+
+
+def test_a_wide_box_of_actions_is_exported_to_the_precision_of_its_width(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    assert 1e-9 < export_onnx(deploy(*parts(Continuous((-1000.0,), (3000.0,)))), tmp_path / "policy.onnx") <= 1e-5
+
+
+def test_a_film_of_an_environment_without_a_time_limit_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = gymnasium.spec("gelato/FourRooms-v0").make(max_episode_steps=-1, render_mode="rgb_array")
+    monkeypatch.setattr(rollout, "make_environment", lambda *_, **__: endless)
+    monkeypatch.setattr(rollout, "_LONGEST_FILM", 150)
+    actor = Actor(2, Discrete(4), (8,), key=jax.random.key(2))
+    unit = Standardiser(np.zeros(2, np.float32), np.ones(2, np.float32))
+    policy = deploy(actor, None, Scaling(unit, unit, Discrete(4)))
+    assert len(rollout.record_frames("gelato/FourRooms-v0", policy)) == 150

@@ -24,6 +24,7 @@ from gelato.agents.world import (
     penalised,
 )
 from gelato.mdp.pessimistic import branch
+from gelato.trees import copied
 
 EPOCH_METRICS = (*METRICS, "imagined_reward", "penalty")
 
@@ -97,7 +98,7 @@ def new_clones(world: World, config: SACConfig) -> CloningState:
         key = key_for(seed, BEGIN, 0)
         return begin_cloning(config.hidden, config.critic_rate, world.latent_size, world.action_space, key=key)
 
-    return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, eqx.filter_vmap(one)(world.seeds))
+    return copied(eqx.filter_vmap(one)(world.seeds))
 
 
 @eqx.filter_jit(donate="all-except-first")

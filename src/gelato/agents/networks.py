@@ -37,14 +37,15 @@ class Actor(eqx.Module):
 
     def sample(self, z: Float[Array, " latent"], *, key: PRNGKeyArray) -> Float[Array, " action"]:
         """`a ~ π(·|z)`."""
-        if isinstance(self.space, Discrete):
-            return jax.nn.one_hot(jax.random.categorical(key, self.network(z)), self.space.n)
-        return self.action_and_density(z, jax.random.normal(key, (self.space.size,)))[0]
+        return self.action(self.draw(z, key=key)[0])
 
     def action_and_density(
         self, z: Float[Array, " latent"], noise: Float[Array, " action"]
     ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
-        """`a ~ π(·|z)` and `log π(a|z)` from standard noise, for a box of actions, differentiable in π."""
+        """`a ~ π(·|z)` and its log-density from standard noise, for a box of actions, differentiable in π.
+
+        The density is that of the action scaled to [−1, 1]: entropies do not depend on the units of actions.
+        """
         mean, log_std = self._gaussian(z)
         raw = mean + jnp.exp(log_std) * noise
         return self._into_box(jnp.tanh(raw)), _squashed_density(raw, mean, log_std)

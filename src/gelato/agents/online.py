@@ -51,7 +51,7 @@ def train_online(
         for iteration in range(-(-steps // config.steps_taken)):
             act_key, improve_key = jax.random.split(jax.random.fold_in(keys[1], iteration))
             rollout = drive(learner, act_key)
-            learner, optimiser, _ = _improved(learner, optimiser, rollout, config, improve_key)
+            learner, optimiser, _ = _improved(learner, optimiser, rollout, config, key=improve_key)
             done = (iteration + 1) * config.steps_taken
             if not watch(Progress(done, *drive.episodes_ended(), learner)):
                 break
@@ -105,7 +105,7 @@ def _drawn(actor: Actor, seen: Float[Array, "n state"], key: PRNGKeyArray) -> An
     return choices, densities, jax.vmap(actor.action)(choices)
 
 
-_improved = eqx.filter_jit(lambda *given: improve(*given[:-1], key=given[-1]))
+_improved = eqx.filter_jit(improve)
 
 
 def _side_by_side(environment: str, count: int) -> AsyncVectorEnv:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from gelato.agents.sac import Terms
 from gelato.data.spaces import ActionSpace
 from gelato.mdp.dynamics import AbstractDynamics
+from gelato.trees import copied
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
 
 BEGIN, IMAGINE, LEARN, CLONE = range(4)
@@ -58,14 +59,9 @@ def over_policies(function: Any) -> Any:
 
 
 def for_every_variant(world: World, by_seed: Any) -> Any:
-    """`[seeds, …]` as `[variants, seeds, …]`: untrained policies, which are equal for one seed.
-
-    Copied, since training takes over the buffers of its state and no two of them may be the same.
-    """
+    """`[seeds, …]` as `[variants, seeds, …]`: untrained policies, which are equal for one seed."""
     variants = len(world.weights)
-    return jax.tree.map(
-        lambda x: jnp.array(jnp.broadcast_to(x, (variants, *x.shape))) if eqx.is_array(x) else x, by_seed
-    )
+    return copied(jax.tree.map(lambda x: jnp.broadcast_to(x, (variants, *x.shape)) if eqx.is_array(x) else x, by_seed))
 
 
 def penalised(

@@ -20,6 +20,7 @@ from gelato.blocks import run_blocks
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Dataset, Transitions, evenly
 from gelato.envs.termination import Rule, termination_rule
+from gelato.interrupts import stop_if_asked
 from gelato.mdp.dynamics import AbstractDynamics, Action, Embedded, Imagined, Latent
 from gelato.model.fit import normalised_batch
 from gelato.model.gaussian import Gaussian
@@ -27,6 +28,7 @@ from gelato.model.latent import Scaling
 from gelato.model.networks import MLP
 from gelato.optimise import in_few_kernels
 from gelato.runs import Run
+from gelato.trees import copied
 from gelato.uncertainty.penalty import AbstractPenalty, Scalar
 
 _HELD_OUT_ROWS = 4096
@@ -156,6 +158,7 @@ def fit_ensemble(
             best_first = _take(state.best, jnp.argsort(state.best_losses, axis=1))
             folder.save("members", eqx.filter(best_first, eqx.is_array))
             folder.remove_checkpoints()
+            stop_if_asked()
         shapes = eqx.filter_eval_shape(_begin, *new)
         arrays, static = eqx.partition(shapes.members, lambda leaf: hasattr(leaf, "shape"))
         members = eqx.combine(jax.tree.map(jnp.asarray, folder.load("members", arrays)), static)
@@ -186,8 +189,7 @@ def _begin(config: EnsembleConfig, state_size: int, space: ActionSpace, seeds: I
             members, optimiser, jnp.zeros((), jnp.int32), members, jnp.full(config.members, jnp.inf, jnp.float32)
         )
 
-    # Copied, since a block takes over the buffers of its state and no two of them may be the same.
-    return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, eqx.filter_vmap(one)(seeds))
+    return copied(eqx.filter_vmap(one)(seeds))
 
 
 def _fit(

@@ -52,7 +52,8 @@ def train(
         doubt: How far imagined latent states are blurred, in units of the states' spread over the data; 0.01 unless
             told, 0 in Four Rooms and driving.
         updates: Updates of the policy; for driving, where PPO learns, imagined steps.
-        model_updates: Updates of the model's first phase; the second gets a fifth of it.
+        model_updates: Updates of the model's first phase, of which the second gets a fifth, and of mopo's and mbpo's
+            ensemble.
         evaluations: How often to evaluate on the way.
         episodes: Episodes of an evaluation.
         tensorboard: Also write metrics for TensorBoard, below the run's folder (the extra `tensorboard`).
@@ -61,7 +62,7 @@ def train(
     from gelato.data.reference import load, parse
     from gelato.envs.simulate import can_start
     from gelato.errors import InputError
-    from gelato.methods import METHODS, method_for, train_preset
+    from gelato.methods import method_for, train_preset
     from gelato.pipeline import train as train_policies
 
     if transitions is not None:
@@ -78,19 +79,15 @@ def train(
     given = {"doubt": doubt, "evaluations": evaluations, "episodes": episodes}
     config = _changed(train_preset(preset, dataset), updates, model_updates, given)
     chosen = [method_for(name, dataset, penalty, penalty_weight, logged_share) for name in dict.fromkeys(method)]
-    for option, value, used, whom in (
-        ("penalty", penalty, "gelato" in method, "gelato; the other methods have one of their own"),
-        (
-            "penalty-weight",
-            penalty_weight,
-            any(METHODS[name].penalty_weight for name in method),
-            "methods that penalise",
-        ),
-        ("logged-share", logged_share, any(one.real_share < 1 for one in chosen), "methods that imagine"),
-        ("doubt", doubt, any(one.space == "latent" for one in chosen), "methods that imagine in the latent model"),
-    ):
-        if value is not None and not used:
-            raise InputError(f"--{option} changes nothing for {', '.join(method)}: it is for {whom}")
+    told = {
+        "penalty": penalty,
+        "penalty-weight": penalty_weight,
+        "logged-share": logged_share,
+        "model-updates": model_updates,
+        "model": model,
+        "doubt": doubt,
+    }
+    _refuse_idle([option for option, value in told.items() if value is not None], chosen, config)
     records = train_policies(
         dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config, model=model, tensorboard=tensorboard
     )
@@ -98,6 +95,26 @@ def train(
         print_json({"run": str(run), "records": records})
     else:
         _print_records(records)
+
+
+def _refuse_idle(options: list[str], methods: list[Any], config: Any) -> None:
+    """Refuse an option that changes nothing for any of the methods."""
+    from gelato.errors import InputError
+
+    names = [method.name for method in methods]
+    imagine, latent = any(m.real_share < 1 for m in methods), any(m.space == "latent" for m in methods)
+    uses = {
+        "penalty": ("gelato" in names, "gelato; the other methods have one of their own"),
+        "penalty-weight": (any(m.penalty != "none" for m in methods), "methods that penalise"),
+        "logged-share": (imagine and config.ppo is None, "methods that imagine and learn by SAC"),
+        "model-updates": (imagine, "methods that imagine"),
+        "model": (latent, "methods that imagine in the latent model"),
+        "doubt": (latent, "methods that imagine in the latent model"),
+    }
+    for option in options:
+        used, whom = uses[option]
+        if not used:
+            raise InputError(f"--{option} changes nothing for {', '.join(names)} here: it is for {whom}")
 
 
 def _changed(config: Any, updates: int | None, model_updates: int | None, given: dict[str, Any]) -> Any:

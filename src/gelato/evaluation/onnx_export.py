@@ -9,13 +9,17 @@ from gelato.data.spaces import Discrete
 from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy, Stage
 
+# Of half the range of an action.
 TOLERANCE = 1e-5
 _OPSET = 17
 _ROWS = 256
 
 
 def export_onnx(policy: DeployedPolicy, path: Path) -> float:
-    """Write the graph `observation[batch, state] -> action` and return how far it is from the policy at most."""
+    """Write the graph `observation[batch, state] -> action` and return how far it is from the policy at most.
+
+    The unit is half the range of an action, or one where that is less.
+    """
     try:
         import onnx
         import onnxruntime
@@ -28,7 +32,9 @@ def export_onnx(policy: DeployedPolicy, path: Path) -> float:
     rng = np.random.default_rng(0)
     observations = (policy.mean + 2 * policy.scale * rng.standard_normal((_ROWS, len(policy.mean)))).astype(np.float32)
     found = np.asarray(session.run(None, {"observation": observations})[0])
-    difference = float(np.abs(found - np.array([policy(row) for row in observations])).max())
+    space = policy.space
+    unit = 1.0 if isinstance(space, Discrete) else np.maximum(1, np.subtract(space.high, space.low) / 2)
+    difference = float(np.max(np.abs(found - np.array([policy(row) for row in observations])) / unit))
     if not difference <= TOLERANCE:
         raise InputError(f"{path}: the exported graph differs from the policy by {difference:.2g}; not written")
     path.write_bytes(content)

@@ -17,7 +17,6 @@ from gelato.data.spaces import ActionSpace, from_gymnasium
 from gelato.envs import make_environment
 from gelato.envs.driving import crashed, driving_task
 from gelato.envs.pool import worker_pool
-from gelato.envs.scores import normalised_score
 from gelato.envs.simulate import available_environment
 from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy
@@ -26,14 +25,13 @@ from gelato.progress import Advance
 # Apart from the seeds that datasets are usually made with.
 FIRST_SEED = 100_000
 # For environments without a time limit of their own.
-_LONGEST = 10_000
+_LONGEST, _LONGEST_FILM = 10_000, 2_000
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What one policy did: returns and lengths of its episodes, and on a road which of them ended in a crash."""
 
-    environment: str
     returns: Float[np.ndarray, " episodes"]
     lengths: Int[np.ndarray, " episodes"]
     crashes: Bool[np.ndarray, " episodes"] | None = None
@@ -47,11 +45,6 @@ class Evaluation:
     def crash_rate(self) -> float | None:
         """Share of episodes that ended in a crash or off the road; None where nobody drives."""
         return None if self.crashes is None else float(self.crashes.mean())
-
-    @property
-    def score(self) -> float | None:
-        """D4RL's normalised score, where the task has one."""
-        return normalised_score(self.environment, self.mean)
 
 
 class Evaluator:
@@ -77,10 +70,7 @@ class Evaluator:
             raise InputError("a worker process died, perhaps out of memory; what was trained is kept") from error
         table = np.array(outcomes).reshape(len(policies), episodes, 3)
         drives = driving_task(self.environment) is not None
-        return [
-            Evaluation(self.environment, rows[:, 0], rows[:, 1].astype(int), rows[:, 2] > 0 if drives else None)
-            for rows in table
-        ]
+        return [Evaluation(rows[:, 0], rows[:, 1].astype(int), rows[:, 2] > 0 if drives else None) for rows in table]
 
 
 @contextmanager
@@ -129,7 +119,7 @@ def record_frames(environment_id: str, policy: DeployedPolicy, seed: int = FIRST
         frames, ended = [environment.render()], False
         if driving_task(environment_id) is not None:
             environment.unwrapped.set_record_video_wrapper(_Camera(environment, frames))
-        while not ended:
+        while not ended and len(frames) < _LONGEST_FILM:
             observation, _, terminated, truncated, _ = environment.step(policy(observation))
             frames.append(environment.render())
             ended = terminated or truncated

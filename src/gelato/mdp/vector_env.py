@@ -57,14 +57,14 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         encoded = self._space.encode(given if isinstance(self._space, Discrete) else given.astype(np.float32))
         self._key, key = jax.random.split(self._key)
         step, self._state = _step(self.mdp, self._state, encoded, jax.random.split(key, self.num_envs))
-        terminated, truncated = np.asarray(step.terminated), np.asarray(step.truncated)
-        infos: dict[str, Any] = {"penalty": np.asarray(step.penalty), "_penalty": np.ones(self.num_envs, bool)}
+        # Copied, all of it: other libraries write into what they are given.
+        terminated, truncated = np.array(step.terminated), np.array(step.truncated)
+        infos: dict[str, Any] = {"penalty": np.array(step.penalty), "_penalty": np.ones(self.num_envs, bool)}
         ended = terminated | truncated
         if ended.any():
             final = np.array(step.state.latent)
             infos["final_obs"] = np.array([row if end else None for row, end in zip(final, ended)], dtype=object)
             infos["_final_obs"] = ended
-        # Copied: other libraries write into what they are given.
         return np.array(self._state.latent), np.array(step.reward, np.float64), terminated, truncated, infos
 
 

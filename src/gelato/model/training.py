@@ -14,7 +14,7 @@ from gelato.blocks import Metrics, last_checkpoint, run_blocks
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset, Standardiser, Transitions, evenly, split
 from gelato.errors import InputError
-from gelato.interrupts import between_blocks
+from gelato.interrupts import stop_if_asked, unhurried
 from gelato.model.config import ModelConfig, Preset, preset
 from gelato.model.fit import (
     MEANS,
@@ -98,6 +98,7 @@ def fit_model(
             models = _run_phases(folder, dataset, config, numbers, data)
             folder.save("model", eqx.filter((models, scaling), eqx.is_array))
             folder.remove_checkpoints()
+            stop_if_asked()
     return load_model(folder.folder, dataset)
 
 
@@ -208,7 +209,7 @@ def _run_phases(
     models = _untrained(config, dataset.transitions, seeds)
     if last_checkpoint(folder, begin(config, VARIANCES, models), config.updates) is None:
         means = _run_phase(folder, dataset, config, MEANS, seeds, data, models)
-        with between_blocks():
+        with unhurried():
             models = with_support(means, data.reached(_SUPPORT_ROWS))
             folder.save_checkpoint(config.updates, eqx.filter(begin(config, VARIANCES, models), eqx.is_array))
     return _run_phase(folder, dataset, config, VARIANCES, seeds, data, models)

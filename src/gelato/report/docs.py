@@ -14,7 +14,7 @@ from string import Formatter
 from typing import Any
 
 from gelato.report.driving import as_table
-from gelato.report.policy_table import as_grid, as_text
+from gelato.report.policy_table import as_grid, as_text, markdown_table
 from gelato.results import Record, read_records
 
 _BLOCK = re.compile(r"(<!-- results/(\w+)\.json ?(.*?) ?-->\n).*?<!-- end -->", flags=re.DOTALL)
@@ -35,11 +35,6 @@ def render(text: str, results: Path) -> str:
     return _BLOCK.sub(table, text)
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 class _Dashes(Formatter):
     """Fills a cell's template from a record, with a dash for what the record does not hold."""
 
@@ -53,7 +48,7 @@ class _Dashes(Formatter):
 def _rows(cells: Mapping[str, str]) -> Callable[[list[Record]], str]:
     """A table with a row for each record, from headings and the templates of their cells."""
     fill = _Dashes().vformat
-    return lambda records: _markdown(
+    return lambda records: markdown_table(
         list(cells), [[fill(cell, (), record) for cell in cells.values()] for record in records]
     )
 
@@ -82,7 +77,7 @@ def _uncertainty(records: list[Record]) -> str:
         for name in sorted(names, key=lambda name: -(mean(dataset, name, "spearman") or 0)):
             cells = [cell(dataset, name, shift) for shift in (*shifts, None)]
             rows.append((dataset, name, *cells, f"{mean(dataset, name, 'microseconds') or 0:,.0f}"))
-    return _markdown(("dataset", "penalty", *shifts, "mean", "µs"), rows)
+    return markdown_table(("dataset", "penalty", *shifts, "mean", "µs"), rows)
 
 
 def _penalty_weights(records: list[Record]) -> str:
@@ -107,7 +102,7 @@ def _penalty_weights(records: list[Record]) -> str:
         for key, own in ordered
     ]
     columns = ("dataset", "penalty", "λ", "logged share", "updates", "return, last three evaluations", "last", "seeds")
-    return _markdown(columns, rows)
+    return markdown_table(columns, rows)
 
 
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
@@ -146,6 +141,7 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "scaling": _rows(
         {
             "on": "{device}",
+            "dataset": "{dataset}",
             "transitions": "{transitions:,d}",
             "K": "{neighbours:d}",
             "seeds": "{seeds:d}",

@@ -11,6 +11,7 @@ from scipy import stats
 
 from gelato.envs.driving import TASKS
 from gelato.errors import InputError
+from gelato.report.policy_table import markdown_table
 from gelato.report.style import BLUE, GREY, INK, ORANGE, save
 from gelato.results import Record, read_records
 
@@ -47,7 +48,7 @@ def as_table(records: Sequence[Record]) -> str:
 
     The best return is in bold, and in italics those that Welch's test does not tell from it at 95%.
     """
-    rows = ["| task | method | return | crash rate | length | seeds | episodes |", "|---|---|---|---|---|---|---|"]
+    rows: list[tuple[str, ...]] = []
     for dataset in [name for name in TASKS if any(record["dataset"] == name for record in records)]:
         names = dict.fromkeys(str(record["method"]) for record in records if record["dataset"] == dataset)
         order = ["data", "bc", *_LOOKS]
@@ -67,8 +68,8 @@ def as_table(records: Sequence[Record]) -> str:
                 str(len(own)),
                 " to ".join(str(number) for number in sorted({int(record["episodes"] or 0) for record in own})),
             )
-            rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+            rows.append(cells)
+    return markdown_table(("task", "method", "return", "crash rate", "length", "seeds", "episodes"), rows)
 
 
 def draw_driving(records: Sequence[Record], path: Path) -> None:

@@ -67,6 +67,7 @@ def _check_cells(records: Sequence[Record]) -> None:
             "transitions",
             "discount",
             "doubt",
+            "largest_blur",
         ):
             if record.get(name) != first.get(name):
                 raise InputError(
@@ -114,7 +115,7 @@ def as_grid(records: Sequence[Record]) -> str:
         for method in methods
     ]
     last = ["mean score (of so many)", *scores, "–"]
-    return _markdown(["dataset", *methods, "paper's GELATO"], [*map(row, datasets), last]) + "\n"
+    return markdown_table(["dataset", *methods, "paper's GELATO"], [*map(row, datasets), last])
 
 
 def _order(pair: tuple[str, str]) -> tuple[int, int, str, str]:
@@ -200,8 +201,8 @@ def as_text(records: Sequence[Record], form: str) -> str:
             ],
         ),
     ]
-    writer = _latex if form == "latex" else _markdown
-    return "\n\n".join(writer(columns, rows) for columns, rows in tables if rows) + "\n"
+    writer = _latex if form == "latex" else markdown_table
+    return "\n".join(writer(columns, rows) for columns, rows in tables if rows)
 
 
 def _number(cell: Record, name: str, form: str) -> str:
@@ -211,9 +212,10 @@ def _number(cell: Record, name: str, form: str) -> str:
     return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of the docs, a line for each row."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _latex(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -223,4 +225,4 @@ def _latex(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     body = "\n".join(line(row) for row in rows)
     layout = "l" * len(columns)
-    return f"\\begin{{tabular}}{{{layout}}}\n\\hline\n{line(columns)}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}"
+    return f"\\begin{{tabular}}{{{layout}}}\n\\hline\n{line(columns)}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
