@@ -1,4 +1,4 @@
-"""Every command and every line of Python in the README runs."""
+"""Every command in a block of `bash` and every line of Python in the README runs; those of `sh` are a user's own."""
 
 import os
 import re

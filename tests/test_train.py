@@ -310,6 +310,7 @@ def test_the_table_has_means_spreads_and_the_papers_numbers(tmp_path: Path, caps
             "return": value,
             "score": value / 10,
             "best_return": value,
+            "data_return": 1300.0,
             "episodes": 2,
         }
         for method, seed, value in [("gelato", 0, 1000.0), ("gelato", 1, 3000.0), ("bc", 0, 500.0)]
@@ -317,7 +318,7 @@ def test_the_table_has_means_spreads_and_the_papers_numbers(tmp_path: Path, caps
     (tmp_path / "r.json").write_text(json.dumps(rows))
     main(["table", str(tmp_path / "r.json")])
     text = capsys.readouterr().out
-    assert "| hopper-medium | gelato | 2,000 ± 1,414 | 200.0 ± 141.4 | 1,676 | 2 | 10 |" in text
+    assert "| hopper-medium | gelato | 2,000 ± 1,414 | 200.0 ± 141.4 | 1,300 | 1,676 | 2 | 10 |" in text
     assert "| gelato | 1 | 200.0 | 200.0 |" in text
     main(["table", str(tmp_path / "r.json"), "--format", "json"])
     assert json.loads(capsys.readouterr().out)["cells"][1]["paper"] == 1234
@@ -337,3 +338,4 @@ def test_a_run_says_what_it_was_made_with(finished: Path, config: TrainConfig) -
     assert records["gelato"]["doubt"] == 0.01 and records["gelato"]["largest_blur"] == pytest.approx(0.1)
     assert records["mopo"]["doubt"] is None and records["bc"]["discount"] is None
     assert records["sac"]["discount"] == config.sac.discount and records["sac"]["transitions"] == 600
+    assert 0 < records["bc"]["data_return"] < 1

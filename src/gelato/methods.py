@@ -42,7 +42,7 @@ class Method:
             raise InputError(f"the share of logged steps is {self.real_share}; it must lie in [0, 1]")
 
 
-# λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ serves them all. By the
+# λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ is meant for them all. By the
 # normalised score of locomotion data: where there is little to stay close to, a small one; where there is much, a large
 # one, and more of what is logged in a batch.
 _OTHERWISE, _REAL_SHARE = 4.0, 0.05

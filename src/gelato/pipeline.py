@@ -33,6 +33,7 @@ from gelato.agents.world import World
 from gelato.blocks import Metrics, run_blocks
 from gelato.data.reference import load
 from gelato.data.spaces import Continuous
+from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.envs.scores import normalised_score
 from gelato.errors import InputError
@@ -283,6 +284,7 @@ class _Group:
     def _records(self, folder: Run) -> list[Record]:
         """What every policy came to: the last one, and the best return on the way."""
         rows = folder.metrics
+        data_return = float(episode_returns(self.dataset.transitions).mean())
         records: list[Record] = []
         for label, method in zip(self.labels, [method for method in self.methods for _ in self.seeds], strict=True):
             own = [row for row in rows if (row["method"], row["seed"]) == (label["method"], str(label["seed"]))]
@@ -300,6 +302,7 @@ class _Group:
                     "crash_rate": _number(own[-1].get("crash_rate")),
                     "initial_value": _number(own[-1].get("initial_value")),
                     "mean_penalty": _number(own[-1].get("penalty")),
+                    "data_return": data_return,
                     **settings_of(method, self.dataset, self.config),
                 }
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import trim_mean
@@ -92,6 +93,7 @@ def summarise_policies(records: Sequence[Record]) -> list[Record]:
                 "steps": own[0]["steps"],
                 **_spread("return", returns),
                 **_spread("score", scores),
+                "data_return": own[0].get("data_return"),
                 "paper": paper_return(dataset, method),
             }
         )
@@ -99,23 +101,27 @@ def summarise_policies(records: Sequence[Record]) -> list[Record]:
 
 
 def as_grid(records: Sequence[Record]) -> str:
-    """Mean returns ± deviation over seeds in Markdown, datasets down and methods across, the paper's GELATO beside."""
+    """Mean returns ± deviation over seeds in Markdown, datasets down and methods across.
+
+    Beside them the mean return of the data itself, and the paper's GELATO.
+    """
     cells = {(str(cell["dataset"]), str(cell["method"])): cell for cell in summarise_policies(records)}
     datasets, methods = (list(dict.fromkeys(names)) for names in zip(*cells))
     means = {row["method"]: row for row in aggregate(records)}
 
     def row(dataset: str) -> list[str]:
-        found = (cells.get((dataset, method)) for method in methods)
-        paper = paper_return(dataset, "gelato")
+        found = [cells.get((dataset, method)) for method in methods]
         returns = ["–" if cell is None else _number(cell, "return", ",.0f") for cell in found]
-        return [dataset, *returns, "–" if paper is None else f"{paper:,}"]
+        (data, *_) = [cell["data_return"] for cell in found if cell is not None]
+        return [dataset, *returns, _whole(data), _whole(paper_return(dataset, "gelato"))]
 
     scores = [
         f"{means[method]['mean_score']:.1f} ({means[method]['datasets']})" if method in means else "–"
         for method in methods
     ]
-    last = ["mean score (of so many)", *scores, "–"]
-    return markdown_table(["dataset", *methods, "paper's GELATO"], [*map(row, datasets), last])
+    last = ["mean score (of so many)", *scores, "–", "–"]
+    columns = ["dataset", *methods, "the data itself", "paper's GELATO"]
+    return markdown_table(columns, [*map(row, datasets), last])
 
 
 def _order(pair: tuple[str, str]) -> tuple[int, int, str, str]:
@@ -173,14 +179,15 @@ def as_text(records: Sequence[Record], form: str) -> str:
     cells = summarise_policies(records)
     tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]] = [
         (
-            ("dataset", "method", "return", "score", "paper", "seeds", "steps"),
+            ("dataset", "method", "return", "score", "data", "paper", "seeds", "steps"),
             [
                 (
                     str(cell["dataset"]),
                     str(cell["method"]),
                     _number(cell, "return", ",.0f"),
                     _number(cell, "score", ".1f"),
-                    "–" if cell["paper"] is None else f"{cell['paper']:,}",
+                    _whole(cell["data_return"]),
+                    _whole(cell["paper"]),
                     str(cell["seeds"]),
                     f"{cell['steps']:,}",
                 )
@@ -203,6 +210,10 @@ def as_text(records: Sequence[Record], form: str) -> str:
     ]
     writer = _latex if form == "latex" else markdown_table
     return "\n".join(writer(columns, rows) for columns, rows in tables if rows)
+
+
+def _whole(value: Any) -> str:
+    return "–" if value is None else f"{value:,.0f}"
 
 
 def _number(cell: Record, name: str, form: str) -> str:
