@@ -42,9 +42,9 @@ class Method:
             raise InputError(f"the share of logged steps is {self.real_share}; it must lie in [0, 1]")
 
 
-# λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ is meant for them all. By the
-# normalised score of locomotion data: where there is little to stay close to, a small one; where there is much, a large
-# one, and more of what is logged in a batch.
+# λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ is meant for them all.
+# By the normalised score of locomotion data: where there is little to stay close to, a small one; where there is much,
+# a large one, and more of what is logged in a batch.
 _OTHERWISE, _REAL_SHARE = 4.0, 0.05
 _USUAL_WEIGHT = 10.0
 _POOR_SCORE, _POOR_WEIGHTS = 10.0, {"hopper": 1.0, "walker2d": 0.3, "halfcheetah": 0.3}

@@ -22,14 +22,13 @@ from gelato.agents.cloning import CLONING_METRICS
 from gelato.agents.learner import (
     EPOCH_METRICS,
     actors_of,
-    initial_values,
     new_clones,
     new_policies,
     run_cloning,
     run_epoch,
 )
-from gelato.agents.ppo_learner import ITERATION_METRICS, new_ppo_policies, ppo_initial_values, run_iterations
-from gelato.agents.world import World
+from gelato.agents.ppo_learner import ITERATION_METRICS, new_ppo_policies, run_iterations
+from gelato.agents.world import World, initial_values
 from gelato.blocks import Metrics, run_blocks
 from gelato.data.reference import load
 from gelato.data.spaces import Continuous
@@ -222,7 +221,7 @@ class _Group:
                 untrained=new_ppo_policies(world, ppo),
                 run=lambda policies, steps: run_iterations(world, policies, config=ppo, iterations=steps // taken),
                 metrics=ITERATION_METRICS,
-                values=lambda policies: ppo_initial_values(world, policies),
+                values=lambda policies: initial_values(world, policies),
                 total=ppo.whole_iterations * taken,
                 length=_ITERATIONS * taken,
             )

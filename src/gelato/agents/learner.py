@@ -11,7 +11,7 @@ from gelato.agents.cloning import CloningState, begin_cloning, clone
 from gelato.agents.networks import Actor
 from gelato.agents.ppo import PPOState
 from gelato.agents.replay import packed
-from gelato.agents.sac import METRICS, Draws, SACConfig, SACState, Terms, begin, draws_for, least_of_critics, update
+from gelato.agents.sac import METRICS, Draws, SACConfig, SACState, Terms, begin, draws_for, update
 from gelato.agents.world import (
     BEGIN,
     CLONE,
@@ -77,17 +77,6 @@ def _learn(parts: Any, terms: Terms, policy: SACState, config: SACConfig, update
 
     policy, metrics = jax.lax.scan(one, policy, jax.vmap(draws_at)(policy.step + jnp.arange(updates)))
     return policy, jnp.mean(metrics, axis=0)
-
-
-@eqx.filter_jit
-def initial_values(world: World, policies: SACState) -> Float[Array, "variants seeds"]:
-    """Mean value of the first states of the data's episodes under the pessimistic MDP: a number to choose by."""
-
-    def one(policy: SACState, initial: Float[Array, "e latent"]) -> Float[Array, ""]:
-        agent = policy.agent
-        return jnp.mean(least_of_critics(agent.critics, initial, jax.vmap(agent.actor.mode)(initial)))
-
-    return eqx.filter_vmap(eqx.filter_vmap(one), in_axes=(eqx.if_array(0), None))(policies, world.initial)
 
 
 @eqx.filter_jit

@@ -90,6 +90,10 @@ class PPOState(eqx.Module):
     episodes: State
     step: Int[Array, "*batch"]
 
+    def values(self, latents: Float[Array, "n latent"]) -> Float[Array, " n"]:
+        """`V(z)` of one policy."""
+        return jax.vmap(self.learner.value)(latents)[:, 0]
+
 
 class Rollout(eqx.Module):
     """Steps of many episodes, `[steps, episodes]`; `choices` are actions as the policy drew them (`Actor.draw`)."""

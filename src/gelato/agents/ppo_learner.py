@@ -61,13 +61,3 @@ def _improve(parts: Any, terms: Terms, given: tuple[PPOState, Rollout], config: 
     del terms
     policy, rollout = given
     return improve(policy.learner, policy.optimiser, rollout, config, key=key_for(parts[-1], LEARN, policy.step))
-
-
-@eqx.filter_jit
-def ppo_initial_values(world: World, policies: PPOState) -> Float[Array, "variants seeds"]:
-    """Mean value of the first states of the data's episodes under the pessimistic MDP."""
-
-    def one(policy: PPOState, initial: Float[Array, "e latent"]) -> Float[Array, ""]:
-        return jnp.mean(jax.vmap(policy.learner.value)(initial))
-
-    return eqx.filter_vmap(eqx.filter_vmap(one), in_axes=(eqx.if_array(0), None))(policies, world.initial)

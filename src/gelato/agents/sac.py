@@ -74,6 +74,10 @@ class SACState(eqx.Module):
     ring: Ring
     step: Int[Array, "*batch"]
 
+    def values(self, latents: Float[Array, "n latent"]) -> Float[Array, " n"]:
+        """`V(z)` of one policy's mode."""
+        return least_of_critics(self.agent.critics, latents, jax.vmap(self.agent.actor.mode)(latents))
+
 
 class Terms(eqx.Module):
     """What sets one policy of a program apart from the others: where its batches come from and what values can be."""

@@ -78,6 +78,16 @@ def penalised(
     return rewards - world.weights[:, None, None] * U, U
 
 
+@eqx.filter_jit
+def initial_values(world: World, policies: Any) -> Float[Array, "variants seeds"]:
+    """Mean value of the first states of the data's episodes under the pessimistic MDP: a number to choose by."""
+
+    def one(policy: Any, initial: Float[Array, "e latent"]) -> Float[Array, ""]:
+        return jnp.mean(policy.values(initial))
+
+    return eqx.filter_vmap(eqx.filter_vmap(one), in_axes=(eqx.if_array(0), None))(policies, world.initial)
+
+
 def key_for(seed: Int[Array, ""], use: int, step: Int[Array, ""] | int) -> Any:
     """The random key of one use at one step of one seed."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2**28 + use), step)
