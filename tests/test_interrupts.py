@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 
 from gelato.blocks import run_blocks
-from gelato.interrupts import between_blocks, remember_interrupts, stop_if_asked, unhurried
+from gelato.interrupts import between_blocks, exit_code, remember_interrupts, stop_if_asked, unhurried
 from gelato.runs import Run
 
 
 @pytest.fixture(autouse=True)
 def listening() -> Iterator[None]:
     """A suite run in a shell's background inherits an ignored Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def press() -> None:
@@ -47,6 +50,25 @@ def test_one_that_python_dropped_stops_the_next_training() -> None:
         pytest.fail("nothing begins")
     with between_blocks() as interrupted:
         assert not interrupted()
+
+
+def test_a_command_asked_to_end_waits_for_the_block_too() -> None:
+    remember_interrupts()
+    with pytest.raises(KeyboardInterrupt), between_blocks() as interrupted:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupted()
+        stop_if_asked()
+    assert exit_code() == 143
+    with contextlib.suppress(KeyboardInterrupt):
+        press()
+    assert exit_code() == 130
+    with contextlib.suppress(KeyboardInterrupt):
+        stop_if_asked()
+
+
+def test_a_program_that_uses_the_library_is_ended_as_before() -> None:
+    with between_blocks():
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_an_interrupted_training_goes_on_from_the_block_it_was_in(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """The entry of the command `gelato`, which `python -m gelato` is too."""
 
 import os
+import signal
 import sys
 
-_INTERRUPTED = 130
+_INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 def run() -> None:
@@ -13,18 +14,18 @@ def run() -> None:
 
         main()
     except KeyboardInterrupt:
-        _leave()
+        _leave(_INTERRUPTED)
     except SystemExit as end:
-        if end.code != _INTERRUPTED:
+        if end.code not in (_INTERRUPTED, _TERMINATED):
             raise
-        _leave()
+        _leave(int(end.code))
 
 
-def _leave() -> None:
+def _leave(code: int) -> None:
     """End at once: all is closed, and a program that is still being compiled would crash the orderly way out."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(_INTERRUPTED)
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from gelato.errors import InputError
-from gelato.interrupts import between_blocks, stop
+from gelato.interrupts import between_blocks, stop_if_asked
 from gelato.progress import progress
 from gelato.runs import Run
 
@@ -68,8 +68,7 @@ def run_blocks(
                 _stop_if_broken(folder, state, finite, step)
                 folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
                 saved = time.monotonic()
-                if interrupted():
-                    stop()
+                stop_if_asked()
     _stop_if_broken(folder, state, finite, step)
     return state
 

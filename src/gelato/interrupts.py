@@ -1,4 +1,8 @@
-"""Ctrl-C that loses nothing: training ends the block of updates it is in, keeps a checkpoint, and stops."""
+"""Ctrl-C that loses nothing: training ends the block of updates it is in, keeps a checkpoint, and stops.
+
+A command is asked to end by SIGTERM as well (`kill`, a scheduler, a container that stops), which does the same. A
+program that uses the library keeps its own ways with SIGTERM.
+"""
 
 import signal
 import sys
@@ -9,37 +13,41 @@ from typing import Any
 
 from gelato.progress import note
 
-_asked = False
+# The signal that asked to stop, until it is obeyed; and the one that was obeyed last.
+_asked: int | None = None
+_obeyed: int = signal.SIGINT
 
 
 def remember_interrupts() -> None:
     """Let Ctrl-C stop a command also where Python drops the exception, as in a callback of JAX's garbage collection."""
 
-    def remember(*_: Any) -> None:
+    def remember(number: int, _: Any) -> None:
         global _asked
-        _asked = True
-        raise KeyboardInterrupt
+        _asked = number
+        _stop(number)
 
     def report(dropped: Any) -> None:
         if dropped.exc_type is not KeyboardInterrupt:
             sys.__unraisablehook__(dropped)
 
     sys.unraisablehook = report
-    if not _ignored():
+    signal.signal(signal.SIGTERM, remember)
+    # In a shell's background Ctrl-C is not meant for the process, and ignored from the start.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, remember)
 
 
-def stop() -> None:
-    """End what goes on, as Ctrl-C does."""
-    global _asked
-    _asked = False
-    raise KeyboardInterrupt
+def exit_code() -> int:
+    """The code of a process that a signal ended, by a shell's convention: 130 after Ctrl-C."""
+    return 128 + _obeyed
 
 
 def stop_if_asked() -> None:
-    """Obey a Ctrl-C that came in the last block, once what was trained is kept."""
-    if _asked:
-        stop()
+    """Obey a signal that came in the last block, once what was trained is kept."""
+    global _asked
+    if _asked is not None:
+        number, _asked = _asked, None
+        _stop(number)
 
 
 @contextmanager
@@ -53,24 +61,27 @@ def between_blocks() -> Iterator[Callable[[], bool]]:
 @contextmanager
 def unhurried() -> Iterator[Callable[[], bool]]:
     """The same, begun also where one waits already."""
-    if threading.current_thread() is not threading.main_thread() or _ignored():
+    if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
 
-    def wait(*_: Any) -> None:
+    def wait(number: int, _: Any) -> None:
         global _asked
-        if _asked:
-            stop()
-        _asked = True
+        stop_if_asked()
+        _asked = number
         note("stopping after this block of updates; Ctrl-C again stops at once")
 
-    before = signal.signal(signal.SIGINT, wait)
+    # What is ignored stays so, and what ends a process by default is not ours to change.
+    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
+    before = {number: signal.signal(number, wait) for number in heeded}
     try:
-        yield lambda: _asked
+        yield lambda: _asked is not None
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _ignored() -> bool:
-    """Whether the process was started so that Ctrl-C is not meant for it, as in a shell's background."""
-    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+def _stop(number: int) -> None:
+    global _obeyed
+    _obeyed = number
+    raise KeyboardInterrupt

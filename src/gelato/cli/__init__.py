@@ -4,7 +4,6 @@ Commands import what they need when they run, so that `--help` answers at once.
 """
 
 import errno
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +17,7 @@ from gelato.cli.model import model
 from gelato.cli.policy import evaluate, export, table, train
 from gelato.cli.uncertainty import trust, uncertainty
 from gelato.errors import InputError
-from gelato.interrupts import remember_interrupts
+from gelato.interrupts import exit_code, remember_interrupts
 
 _DESCRIPTION = """Offline reinforcement learning that knows where its model can be trusted.
 
@@ -40,8 +39,6 @@ app.command(bench, name="bench", help="Measure speed and exactness on this machi
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; bad input ends in one line on standard error and exit code 2."""
     remember_interrupts()
-    # A polite request to end cleans up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app.cli(prog="gelato", description=_DESCRIPTION, args=arguments)
     except InputError as error:
@@ -63,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             2,
         )
     except KeyboardInterrupt:
-        _fail("interrupted; what was finished before is kept, nothing half-written is left", 130)
+        _fail("interrupted; what was finished before is kept, nothing half-written is left", exit_code())
 
 
 def _fail(message: str, code: int) -> None:
