@@ -130,7 +130,7 @@ def test_table_and_figure_show_the_last_policies_and_mark_the_best_and_what_ties
 
 def test_data_of_other_observations_than_the_environments_is_refused(dataset: Dataset, tmp_path: Path) -> None:
     elsewhere = replace(dataset, environment=TASKS["intersection"].environment)
-    with pytest.raises(InputError, match=r"has observations \(15, 7\) .* install the version the data was recorded"):
+    with pytest.raises(InputError, match=r"has observations \(15, 7\) .* install the version it was recorded with"):
         train(elsewhere, tmp_path / "run", [method_for("bc", elsewhere)], config=train_preset("small", elsewhere))
     assert not (tmp_path / "run").exists()
 

@@ -281,8 +281,12 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
         (["train", "four-rooms-hole", "--run", "R", "--model", "x", "--method", "mopo"], "in the latent model"),
         (["train", "four-rooms-hole", "--run", "R", "--penalty", "none", "--penalty-weight", "1"], "that penalise"),
         (["train", "four-rooms-hole", "--run", "R", "--model", "nowhere"], "nowhere: no such folder"),
+        (["train", "four-rooms-hole", "--run", "file"], "file: is a file; name a folder"),
         (["evaluate", "nowhere"], "nowhere: no such folder"),
-        (["table", "nowhere"], "has no results"),
+        (["evaluate", "nowhere", "--environment", "CartPol-v1"], "CartPol-v1: no such environment is installed here"),
+        (["uncertainty", "nowhere", "--results", "absent/x.json"], "the folder absent does not exist"),
+        (["table", "file"], "file: is no JSON file"),
+        (["table", "nowhere"], "no such file or folder"),
         (["export", "nowhere", "--onnx", "x.onnx"], "nowhere: no such folder"),
         (["export", "nowhere", "--onnx", "x.txt"], "must end in .onnx"),
         (["export", "nowhere", "--onnx", "absent/x.onnx"], "the folder absent does not exist"),
@@ -293,6 +297,7 @@ def test_bad_input_is_one_line_and_exit_code_two(
     shared_store: Path, tmp_path: Path, monkeypatch, capsys, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("file").write_text("no JSON")
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     error = capsys.readouterr().err

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from gelato.agents.ppo import PPOConfig
 from gelato.agents.sac import SACConfig
@@ -181,6 +181,8 @@ def grouped(methods: Sequence[Method], config: TrainConfig) -> dict[str, list[Me
 
 def train_preset(name: TrainPreset, dataset: Dataset) -> TrainConfig:
     """`default` is what the tables are made with; `small` ends within minutes on a laptop."""
+    if name not in get_args(TrainPreset):
+        raise InputError(f"preset {name!r} is not one of {', '.join(get_args(TrainPreset))}")
     model = preset("default", dataset)
     if dataset.environment == FOUR_ROOMS_GOAL:
         sac = SACConfig(

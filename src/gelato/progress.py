@@ -1,12 +1,14 @@
 """A progress bar on standard error, so that standard output stays clean for results and JSON.
 
-Where standard error is no terminal (a log of a batch job), a line a minute says the same.
+Where standard error is no terminal (a log of a batch job), a line after five seconds and then one a minute say the
+same.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Timer
 
 from rich.console import Console
 from rich.progress import (
@@ -15,31 +17,38 @@ from rich.progress import (
     Progress,
     Task,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
 Advance = Callable[..., None]
-_SECONDS_BETWEEN_LINES = 60.0
+_SECONDS_UNTIL_LINES, _SECONDS_BETWEEN_LINES = 5.0, 60.0
+# One for all, so that a note goes above a bar and not into it.
+_console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 
 def note(message: str) -> None:
     """Tell the user something on standard error without ending the command."""
-    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(
-        f"note: {message}", style="dim", markup=False
-    )
+    _console.print(f"note: {message}", style="dim", markup=False)
 
 
 @contextmanager
 def working(description: str) -> Iterator[None]:
     """Show that something of unknown length goes on."""
-    with Console(stderr=True).status(description):
+    if _console.is_terminal:
+        with _console.status(description):
+            yield
+        return
+    line = Timer(_SECONDS_UNTIL_LINES, lambda: _console.print(description, markup=False))
+    line.start()
+    try:
         yield
+    finally:
+        line.cancel()
 
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Advance]:
-    """Show a bar with elapsed and remaining time; the value yielded takes `(steps, **fields)`.
+    """Show a bar with the remaining time; the value yielded takes `(steps, **fields)`.
 
     The optional field `status` is text shown behind the bar (loss terms, returns).
     """
@@ -47,21 +56,20 @@ def progress(description: str, total: int) -> Iterator[Advance]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         TextColumn("{task.fields[status]}"),
     )
-    console, said = Console(stderr=True, soft_wrap=True, highlight=False), time.monotonic()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    due = time.monotonic() + _SECONDS_UNTIL_LINES
+    with Progress(*columns, console=_console, transient=True, disable=not _console.is_terminal) as bar:
         task = bar.add_task(description, total=total, status="")
 
         def advance(steps: int = 1, **fields: str) -> None:
-            nonlocal said
+            nonlocal due
             bar.update(task, advance=steps, **fields)  # type: ignore[arg-type]
-            if not console.is_terminal and time.monotonic() - said >= _SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
-                console.print(_line(bar.tasks[task]), markup=False)
+            if not _console.is_terminal and time.monotonic() >= due:
+                due = time.monotonic() + _SECONDS_BETWEEN_LINES
+                _console.print(_line(bar.tasks[task]), markup=False)
 
         yield advance
 

@@ -60,6 +60,8 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process alone."""
+        if self.folder.is_file():
+            raise InputError(f"{self.folder}: is a file; name a folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as lock:
             try:

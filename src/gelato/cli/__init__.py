@@ -6,6 +6,7 @@ Commands import what they need when they run, so that `--help` answers at once.
 import errno
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from rich.console import Console
 from tyro.extras import SubcommandApp
@@ -39,6 +40,9 @@ app.command(bench, name="bench", help="Measure speed and exactness on this machi
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; bad input ends in one line on standard error and exit code 2."""
     remember_interrupts()
+    if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
+        sys.stdout.write(f"{version('gelato-rl')}\n")
+        return
     try:
         app.cli(prog="gelato", description=_DESCRIPTION, args=arguments)
     except InputError as error:

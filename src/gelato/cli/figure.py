@@ -8,6 +8,7 @@ from tyro.conf import Positional
 
 from gelato.cli.output import check_picture
 from gelato.errors import InputError
+from gelato.progress import note
 
 _NAMES = ("four-rooms", "curve", "embedding", "penalties", "paths", "driving")
 _FEWEST_POINTS = 30
@@ -42,6 +43,7 @@ def figure(
         raise InputError(f"--points {points} must be at least {_FEWEST_POINTS}")
     check_picture(out)
     _draw(name, run, out, points)
+    note(f"{out} written")
 
 
 def _draw(name: str, run: Path, out: Path, points: int | None) -> None:

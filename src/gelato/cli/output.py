@@ -24,9 +24,13 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
     table.add_column()
     for name, value in fields.items():
         table.add_row(name, value)
-    console = Console(highlight=False, emoji=False)
-    console.print(title, style="bold", markup=False, soft_wrap=True)
-    console.print(table)
+    print_title(title)
+    Console(highlight=False, emoji=False).print(table)
+
+
+def print_title(title: str) -> None:
+    """Print one line, however long it is."""
+    Console(highlight=False, emoji=False).print(title, style="bold", markup=False, soft_wrap=True)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

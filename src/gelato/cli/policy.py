@@ -6,7 +6,7 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from gelato.cli.data import Ref
-from gelato.cli.output import check_file, print_json, print_table
+from gelato.cli.output import check_file, print_json, print_table, print_title
 
 Names = Literal["gelato", "gelato-l2", "gelato-ensemble", "gelato-none", "mopo", "mbpo", "sac", "bc"]
 
@@ -46,7 +46,8 @@ def train(
         preset: `default` is what the tables are made with, `small` ends within minutes on a laptop.
         transitions: Make a named dataset of this size instead of its own.
         model: The folder of a latent model fitted before (`gelato model fit`), instead of fitting one here.
-        penalty: Another penalty for gelato (`gelato uncertainty --help` names them).
+        penalty: Another penalty for gelato: transport, extrapolation, geodesic, euclidean, ensemble, aleatoric,
+            forward, ambient or none.
         penalty_weight: λ, in units of reward for a penalty of 1 (that of pairs clearly foreign to the data).
         logged_share: The share of a batch that is logged, of methods that imagine the rest.
         doubt: How far imagined latent states are blurred, in units of the states' spread over the data; 0.01 unless
@@ -60,7 +61,7 @@ def train(
         json: Print one JSON object and nothing else.
     """
     from gelato.data.reference import load, parse
-    from gelato.envs.simulate import can_start
+    from gelato.envs.simulate import check_named
     from gelato.errors import InputError
     from gelato.methods import method_for, train_preset
     from gelato.pipeline import train as train_policies
@@ -69,12 +70,7 @@ def train(
         if ":" in reference:
             raise InputError(f"--transitions makes a named dataset of that size; {reference} is as long as it is")
         reference = f"{reference},transitions={transitions}"
-    named = parse(reference).options.get("environment")
-    if named is not None and not can_start(named):
-        raise InputError(
-            f"{named}: no such environment is installed here; correct the name, install it, or leave it out and name "
-            "it to `gelato evaluate`"
-        )
+    check_named(parse(reference).options.get("environment"))
     dataset = load(reference)
     given = {"doubt": doubt, "evaluations": evaluations, "episodes": episodes}
     config = _changed(train_preset(preset, dataset), updates, model_updates, given)
@@ -148,8 +144,15 @@ def _print_records(records: list[dict[str, Any]]) -> None:
         )
         for record in records
     ]
-    title = f"{records[0]['dataset']}, {records[0]['episodes']} episodes"
-    print_table((title, "seed", "return (last)", "score", "best", "value (model)", "U along it"), rows)
+    first = records[0]
+    where = "no environment to run them in" if first["return"] is None else f"{first['episodes']} episodes"
+    print_title(f"{first['dataset']}, {where}, λ = {', '.join(_weights(records))}")
+    print_table(("method", "seed", "return (last)", "score", "best", "value (model)", "U along it"), rows)
+
+
+def _weights(records: list[dict[str, Any]]) -> list[str]:
+    """Every λ there is, once."""
+    return list(dict.fromkeys(f"{record['penalty_weight']:g}" for record in records))
 
 
 def evaluate(
@@ -174,17 +177,21 @@ def evaluate(
         json: Print one JSON object and nothing else.
         video: Also draw an episode of the first of them into this file (.gif, or .mp4 with the extra `video`).
     """
+    from gelato.envs.simulate import check_named
     from gelato.errors import InputError
     from gelato.evaluation.video import check_video, write_video
+    from gelato.progress import note
     from gelato.trained import environment_for, evaluate_run, trained_policies
 
     if episodes < 1:
         raise InputError(f"episodes is {episodes}; run at least one")
     check_video(video)
+    check_named(environment)
     records = evaluate_run(run, episodes, which, method, seed, environment=environment)
     if video is not None:
         first = trained_policies(run, which, method, seed, environment)[0]
         write_video(first.policy, environment_for(first), video)
+        note(f"{video} written")
     if json:
         print_json({"run": str(run), "which": which, "records": records})
         return

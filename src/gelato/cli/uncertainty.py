@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
+from gelato.cli.data import Ref
 from gelato.cli.output import check_file, check_picture, print_json, print_table
 
 # Episodes that are shown.
@@ -14,7 +15,10 @@ _LEAST_KNOWN = 5
 def uncertainty(
     run: Positional[Path],
     penalties: tuple[
-        Literal["transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient", "none"], ...
+        Literal[
+            "transport", "extrapolation", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient", "none"
+        ],
+        ...,
     ] = ("transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient"),
     rows: int = 500,
     points: int | None = None,
@@ -49,6 +53,7 @@ def uncertainty(
     if not penalties:
         raise InputError("name at least one penalty after --penalties, or leave it out for all of them")
     check_picture(plot)
+    check_file(results)
     reports = measure(
         load_model(run), penalties=penalties, rows=rows, simulate=simulator, calibration=calibration, points=points
     )
@@ -69,7 +74,7 @@ def uncertainty(
 
 def trust(
     run: Positional[Path],
-    data: Positional[str],
+    data: Positional[Ref],
     penalty: Literal["transport", "geodesic", "euclidean", "ensemble", "ambient"] | None = None,
     rows: int = 2_000,
     seed: int = 0,

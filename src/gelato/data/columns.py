@@ -184,7 +184,8 @@ def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpac
         row, column = map(int, np.argwhere(outside)[0])
         raise InputError(
             f"{source}: actions holds {values[row, column]:.6g} in row {row}, column {column}, "
-            f"outside the space [{low[column]:.6g}, {high[column]:.6g}]"
+            f"outside the space [{low[column]:.6g}, {high[column]:.6g}]; mend the row, or say the range of a file's "
+            "actions: file:PATH,low=A,high=B"
         )
     return np.clip(values, low, high), space
 
@@ -211,5 +212,8 @@ def _discrete_actions(values: Num[np.ndarray, "n action"], space: Discrete, sour
     outside = (actions != np.round(actions)) | (actions < 0) | (actions >= space.n)
     if outside.any():
         row = int(np.argmax(outside))
-        raise InputError(f"{source}: actions holds {actions[row]:g} in row {row}, outside the space 0…{space.n - 1}")
+        raise InputError(
+            f"{source}: actions holds {actions[row]:g} in row {row}, outside the space 0…{space.n - 1}; mend the row, "
+            "or say what a file's actions are: file:PATH,discrete=N or, if continuous, file:PATH,low=A,high=B"
+        )
     return actions.astype(np.int32)

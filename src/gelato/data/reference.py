@@ -25,6 +25,7 @@ from gelato.data.generate import Episode, amount, generate
 from gelato.data.recipes import Recipe, recipe_named
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset
+from gelato.envs.scores import task_of
 from gelato.errors import InputError
 from gelato.progress import note, progress
 
@@ -88,7 +89,10 @@ def _refuse(reference: str, scheme: str, target: str, option: str) -> NoReturn:
     if scheme == "named" and Path(target).suffix:
         raise InputError(f"{reference}: no dataset has such a name; a file is file:PATH or d4rl:PATH")
     near = get_close_matches(option.partition("=")[0], _OPTIONS[scheme], n=1, cutoff=0.8)
-    known = f"takes: {', '.join(_OPTIONS[scheme])}" if _OPTIONS[scheme] else "takes none"
+    none = "takes none" + (
+        "; file:PATH reads the same files and takes low=, high= and more" if scheme == "d4rl" else ""
+    )
+    known = f"takes: {', '.join(_OPTIONS[scheme])}" if _OPTIONS[scheme] else none
     hint = f"did you mean {near[0]}?" if near else f"{'a name' if scheme == 'named' else f'{scheme}:'} {known}"
     raise InputError(f"{reference}: unknown option {option!r}; {hint}")
 
@@ -105,7 +109,7 @@ def load(reference: str) -> Dataset:
         return store.read(parsed.target)
     path = Path(parsed.target).expanduser()
     if parsed.scheme == "d4rl":
-        return Dataset(reference, path.stem, load_d4rl(path))
+        return Dataset(reference, path.stem if task_of(path.stem) else None, load_d4rl(path))
     names = {field: parsed.options[field] for field in FIELD_NAMES if field in parsed.options}
     environment = parsed.options.get("environment")
     return Dataset(reference, environment, load_file(path, names, _action_space(parsed.options)))

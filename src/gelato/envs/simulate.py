@@ -9,6 +9,7 @@ from jaxtyping import Float, Num
 from gelato.envs import FOUR_ROOMS, FOUR_ROOMS_GOAL, make_environment, quiet_mujoco
 from gelato.envs.four_rooms import LONGEST_MOVE, cell_at, is_free, move, position
 from gelato.envs.scores import task_of
+from gelato.errors import InputError
 from gelato.progress import note
 
 # Gymnasium clips the velocities of these two in the observation, so a state at the bound is not the whole truth.
@@ -99,6 +100,14 @@ def available_environment(recorded: str | None) -> str | None:
         return None
     note(f"the data is of {recorded}, the simulator here is {_TASKS[task]}; going on with it")
     return _TASKS[task]
+
+
+def check_named(environment: str | None) -> None:
+    """Refuse an environment that the user named and that is not here."""
+    if environment is not None and not can_start(environment):
+        raise InputError(
+            f"{environment}: no such environment is installed here; correct the name, install it, or leave it out"
+        )
 
 
 def can_start(environment: str) -> bool:

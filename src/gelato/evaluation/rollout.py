@@ -91,10 +91,13 @@ def environment_of(recorded: str | None, state_size: int, space: ActionSpace) ->
     simulator = make_environment(name)
     found = simulator.observation_space.shape, from_gymnasium(simulator.action_space, name)
     simulator.close()
-    if found[0] is None or int(np.prod(found[0])) != state_size or found[1] != space:
+    same_size = found[0] is not None and int(np.prod(found[0])) == state_size
+    if not same_size or found[1] != space:
+        ranges = same_size and type(found[1]) is type(space) and found[1].size == space.size
+        remedy = "say the range of a file's actions by ,low=,high=" if ranges else "name the one it was recorded in"
         raise InputError(
             f"{name}: has observations {found[0]} and actions {found[1]}, the data {state_size} numbers and {space}; "
-            "install the version the data was recorded with"
+            f"{remedy}, or install the version it was recorded with"
         )
     return name
 

@@ -149,7 +149,7 @@ def split_to_fit(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Tr
     if len(data) < config.batch_size:
         raise InputError(
             f"{dataset.reference}: {len(data)} transitions with a successor are too few for batches of "
-            f"{config.batch_size}; record more or use a smaller batch"
+            f"{config.batch_size}; record more, or fit with a smaller one (`gelato model fit --batch-size`)"
         )
     if np.ptp(data.states, axis=0).max() == 0:
         raise InputError(f"{dataset.reference}: observations never change; there is no dynamics to learn")
@@ -171,6 +171,8 @@ def _say_oddities(dataset: Dataset, config: ModelConfig) -> None:
             f"{dataset.reference}: number {column} of the observations goes to {beyond[column]:.2g}, where nearly all "
             f"lie within {high[column] - low[column]:.2g}; everything else of it will look constant to the model"
         )
+    if np.ptp(data.actions, axis=0).max() == 0:
+        note(f"{dataset.reference}: the action never changes; what another one would do cannot be learned")
     if np.ptp(data.rewards) == 0:
         note(
             f"{dataset.reference}: the reward is always {data.rewards[0]:g}; the reward model will learn that constant"

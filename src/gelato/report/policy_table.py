@@ -9,6 +9,7 @@ from scipy.stats import trim_mean
 
 from gelato.errors import InputError
 from gelato.results import Record, read_records
+from gelato.runs import Run
 
 # Table 1 of the paper: mean return over five seeds, D4RL v0 data.
 _TASKS = ("hopper", "walker2d", "halfcheetah")
@@ -36,13 +37,17 @@ def gather(runs: Sequence[Path]) -> list[Record]:
     """The records of training runs' folders, or of files of records."""
     found: list[Record] = []
     for run in runs:
+        if not run.exists():
+            raise InputError(f"{run}: no such file or folder")
         path = run / "results.json" if run.is_dir() else run
         if not path.exists():
-            raise InputError(f"{run}: has no results; `gelato train` writes results.json when a run is finished")
+            kind = Run(run).description["kind"]
+            why = "is not finished" if kind == "policies" else f"is of kind {kind}; `gelato train` makes policies"
+            raise InputError(f"{run}: has no results; this run {why}")
         try:
             found += [record for record in read_records(path) if record["method"] and record["dataset"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}: holds no records of policies ({error})") from error
+            raise InputError(f"{path}: is no JSON file of policies' records ({type(error).__name__})") from error
     if not found:
         raise InputError("the runs hold no records yet")
     _check_cells(found)
