@@ -135,6 +135,7 @@ def _print_records(records: list[dict[str, Any]]) -> None:
     rows = [
         (
             str(record["method"]),
+            number(record["penalty_weight"] or None, "g"),
             str(record["seed"]),
             number(record["return"]),
             number(record["score"], ".1f"),
@@ -146,13 +147,8 @@ def _print_records(records: list[dict[str, Any]]) -> None:
     ]
     first = records[0]
     where = "no environment to run them in" if first["return"] is None else f"{first['episodes']} episodes"
-    print_title(f"{first['dataset']}, {where}, λ = {', '.join(_weights(records))}")
-    print_table(("method", "seed", "return (last)", "score", "best", "value (model)", "U along it"), rows)
-
-
-def _weights(records: list[dict[str, Any]]) -> list[str]:
-    """Every λ there is, once."""
-    return list(dict.fromkeys(f"{record['penalty_weight']:g}" for record in records))
+    print_title(f"{first['dataset']}, {where}")
+    print_table(("method", "λ", "seed", "return (last)", "score", "best", "value (model)", "U along it"), rows)
 
 
 def evaluate(
