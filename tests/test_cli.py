@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -100,11 +101,25 @@ def test_bad_flags_exit_with_two(capsys):
     assert "data info" in failing("data info", capsys)
 
 
-def test_help_teaches(capsys):
+def test_help_teaches(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit) as stop:
         run("data info --help")
     assert stop.value.code == 0
-    assert "hopper-medium,transitions=50000" in " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert "hopper-medium,transitions=50000" in shown and "--plot PATH" in shown and "None" not in shown
+
+
+def test_the_version_can_be_asked_for(capsys):
+    run("--version")
+    assert re.fullmatch(r"\d+\.\d+.*\n", capsys.readouterr().out)
+
+
+def test_an_option_that_may_be_left_out_names_what_it_takes(capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("data make four-rooms --transitions many")
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and "--transitions" in error and "many" in error and "None" not in error
 
 
 def gelato(arguments: str, store: Path, **options) -> "subprocess.Popen[str]":
