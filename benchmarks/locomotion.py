@@ -10,7 +10,7 @@ there before or sizes were told.
 
 import argparse
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gelato.data.reference import load
@@ -87,7 +87,7 @@ def _train(
 def _settings(name: str, method: Method, dataset: Dataset, config: TrainConfig) -> Record:
     """What a row says it was made with: one made otherwise is made anew."""
     made = {"dataset": name, "method": method.name, "updates": config.sac.updates}
-    return {**made, **settings_of(method, dataset, config)}
+    return {**made, **asdict(settings_of(method, dataset, config))}
 
 
 def _there(results: Path, wanted: list[Record], seeds: int) -> bool:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gelato.blocks import run_blocks
-from gelato.interrupts import between_blocks, exit_code, remember_interrupts, stop_if_asked, unhurried
+from gelato.blocks import finish, run_blocks
+from gelato.interrupts import between_blocks, exit_code, remember_interrupts, stop_if_asked
 from gelato.runs import Run
 
 
@@ -103,9 +103,7 @@ def test_one_in_the_last_block_is_obeyed_once_the_result_is_kept(tmp_path: Path)
 
     with folder.locked(), pytest.raises(KeyboardInterrupt):
         state = run_blocks(folder, jnp.zeros(1), block, labels=[{"seed": 0}], total=2, length=2, title="counting")
-        with unhurried():
-            folder.save("kept", state)
-        stop_if_asked()
+        finish(folder, lambda: folder.save("kept", state))
         pytest.fail("it was asked to stop")
     assert folder.has("kept")
     with between_blocks() as interrupted:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from gelato.errors import InputError
-from gelato.interrupts import between_blocks, stop_if_asked
+from gelato.interrupts import between_blocks, stop_if_asked, unhurried
 from gelato.progress import progress
 from gelato.runs import Run
 
@@ -71,6 +71,14 @@ def run_blocks(
                 stop_if_asked()
     _stop_if_broken(folder, state, finite, step)
     return state
+
+
+def finish(folder: Run, keep: Callable[[], None]) -> None:
+    """Keep the result of a training, which Ctrl-C waits for, drop its checkpoints, and obey one that came late."""
+    with unhurried():
+        keep()
+        folder.remove_checkpoints()
+    stop_if_asked()
 
 
 def _types(state: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from gelato.envs.driving import DrivingTask, driving_task
 from gelato.envs.scores import normalised_score, task_of
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, preset
+from gelato.results import Settings
 from gelato.uncertainty.build import PENALTIES
 
 TrainPreset = Literal["default", "small"]
@@ -142,19 +143,19 @@ def check_doubt(doubt: float) -> None:
         raise InputError(f"doubt is {doubt}; it must be a number of at least 0")
 
 
-def settings_of(method: Method, dataset: Dataset, config: TrainConfig) -> dict[str, str | int | float | None]:
-    """What the policies of one method were made with, beside the seed: only those with the same may be averaged."""
+def settings_of(method: Method, dataset: Dataset, config: TrainConfig) -> Settings:
+    """The settings that reach the policies of one method."""
     latent, ppo = method.space == "latent", None if method.real_share == 1 else config.ppo
-    return {
-        "transitions": len(dataset.transitions),
-        "episodes": config.episodes,
-        "discount": None if method.clones else (ppo or config.sac).discount,
-        "doubt": config.doubt if latent else None,
-        "largest_blur": config.blur_bound * config.doubt if latent else None,
-        "penalty": method.penalty,
-        "penalty_weight": method.penalty_weight,
-        "real_share": method.real_share,
-    }
+    return Settings(
+        transitions=len(dataset.transitions),
+        episodes=config.episodes,
+        discount=None if method.clones else (ppo or config.sac).discount,
+        doubt=config.doubt if latent else None,
+        largest_blur=config.blur_bound * config.doubt if latent else None,
+        penalty=method.penalty,
+        penalty_weight=method.penalty_weight,
+        real_share=method.real_share,
+    )
 
 
 _GROUPS = ("latent", "state", "logged", "clones")

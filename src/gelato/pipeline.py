@@ -29,7 +29,7 @@ from gelato.agents.learner import (
 )
 from gelato.agents.ppo_learner import ITERATION_METRICS, new_ppo_policies, run_iterations
 from gelato.agents.world import World, initial_values
-from gelato.blocks import Metrics, run_blocks
+from gelato.blocks import Metrics, finish, run_blocks
 from gelato.data.reference import load
 from gelato.data.spaces import Continuous
 from gelato.data.summary import episode_returns
@@ -40,7 +40,6 @@ from gelato.estimate import expected_seconds
 from gelato.evaluation.deploy import deploy_all
 from gelato.evaluation.deployed import DeployedPolicy, load_policies, save_policies
 from gelato.evaluation.rollout import Evaluator, environment_of, evaluator
-from gelato.interrupts import stop_if_asked
 from gelato.methods import Method, TrainConfig, grouped, settings_of, train_preset
 from gelato.model.latent import Scaling
 from gelato.model.networks import GaussianMLP
@@ -185,9 +184,7 @@ class _Group:
                     status=_status,
                     mirror=self.watch,
                 )
-                save_policies(folder.folder / "last.npz", deployed(state))
-                folder.remove_checkpoints()
-                stop_if_asked()
+                finish(folder, lambda: save_policies(folder.folder / "last.npz", deployed(state)))
             return self._records(folder)
 
     @property
@@ -302,7 +299,7 @@ class _Group:
                     "initial_value": _number(own[-1].get("initial_value")),
                     "mean_penalty": _number(own[-1].get("penalty")),
                     "data_return": data_return,
-                    **settings_of(method, self.dataset, self.config),
+                    **asdict(settings_of(method, self.dataset, self.config)),
                 }
             )
         return records

@@ -28,7 +28,12 @@ _console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 def note(message: str) -> None:
     """Tell the user something on standard error without ending the command."""
-    _console.print(f"note: {message}", style="dim", markup=False)
+    say(f"note: {message}", style="dim")
+
+
+def say(line: str, style: str | None = None) -> None:
+    """Put a line on standard error, above whatever bar is there."""
+    _console.print(line, style=style, markup=False)
 
 
 @contextmanager
@@ -38,7 +43,7 @@ def working(description: str) -> Iterator[None]:
         with _console.status(description):
             yield
         return
-    line = Timer(_SECONDS_UNTIL_LINES, lambda: _console.print(description, markup=False))
+    line = Timer(_SECONDS_UNTIL_LINES, say, [description])
     line.start()
     try:
         yield
@@ -69,7 +74,7 @@ def progress(description: str, total: int) -> Iterator[Advance]:
             bar.update(task, advance=steps, **fields)  # type: ignore[arg-type]
             if not _console.is_terminal and time.monotonic() >= due:
                 due = time.monotonic() + _SECONDS_BETWEEN_LINES
-                _console.print(_line(bar.tasks[task]), markup=False)
+                say(_line(bar.tasks[task]))
 
         yield advance
 

@@ -5,9 +5,24 @@ import fcntl
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 Record = dict[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the policies of one method were made with, beside the seed: only those with the same may be averaged."""
+
+    transitions: int
+    episodes: int
+    discount: float | None
+    doubt: float | None
+    largest_blur: float | None
+    penalty: str
+    penalty_weight: float
+    real_share: float
 
 
 def read_records(path: Path) -> list[Record]:

@@ -35,7 +35,7 @@ def test_ppo_of_stable_baselines_learns_in_the_pessimistic_mdp() -> None:
     np.testing.assert_allclose(after, 1.0, atol=0.05)
 
 
-STEPS, SEEDS = 20_480, 4
+STEPS, SEEDS = 40_960, 4
 
 
 def theirs_on_cartpole(seed: int) -> float:
@@ -68,6 +68,5 @@ def ours_on_cartpole(seed: int) -> float:
 
 def test_ppo_matches_that_of_stable_baselines_on_cartpole_within_its_spread_of_seeds() -> None:
     ours, theirs = ([run(seed) for seed in range(SEEDS)] for run in (ours_on_cartpole, theirs_on_cartpole))
-    # Theirs is not the same on every machine: 366 on average here, above 450 there.
-    assert np.mean(ours) > 450, ours
-    assert np.mean(ours) > np.mean(theirs) - 2 * np.std(theirs, ddof=1), (ours, theirs)
+    assert min(np.mean(ours), np.mean(theirs)) > 450, (ours, theirs)
+    assert np.mean(ours) >= np.mean(theirs) - 2 * np.std(theirs, ddof=1), (ours, theirs)

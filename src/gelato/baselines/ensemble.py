@@ -16,11 +16,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gelato.blocks import run_blocks
+from gelato.blocks import finish, run_blocks
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Dataset, Transitions, evenly
 from gelato.envs.termination import Rule, termination_rule
-from gelato.interrupts import stop_if_asked
 from gelato.mdp.dynamics import AbstractDynamics, Action, Embedded, Imagined, Latent
 from gelato.model.fit import normalised_batch
 from gelato.model.gaussian import Gaussian
@@ -156,9 +155,7 @@ def fit_ensemble(
             data = EnsembleData(*_pairs(train, scaling), _pairs(rows, scaling))
             state = _fit(folder, data, _begin(*new), seeds, config, dataset.reference)
             best_first = _take(state.best, jnp.argsort(state.best_losses, axis=1))
-            folder.save("members", eqx.filter(best_first, eqx.is_array))
-            folder.remove_checkpoints()
-            stop_if_asked()
+            finish(folder, lambda: folder.save("members", eqx.filter(best_first, eqx.is_array)))
         shapes = eqx.filter_eval_shape(_begin, *new)
         arrays, static = eqx.partition(shapes.members, lambda leaf: hasattr(leaf, "shape"))
         members = eqx.combine(jax.tree.map(jnp.asarray, folder.load("members", arrays)), static)

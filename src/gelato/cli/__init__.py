@@ -11,7 +11,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
-from rich.console import Console
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 from tyro.extras import SubcommandApp
 
@@ -23,6 +22,7 @@ from gelato.cli.policy import evaluate, export, table, train
 from gelato.cli.uncertainty import trust, uncertainty
 from gelato.errors import InputError
 from gelato.interrupts import exit_code, remember_interrupts
+from gelato.progress import say
 
 _DESCRIPTION = """Offline reinforcement learning that knows where its model can be trusted.
 
@@ -92,5 +92,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(f"gelato: {message}", markup=False)
+    say(f"gelato: {message}")
     sys.exit(code)

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gelato.blocks import Metrics, last_checkpoint, run_blocks
+from gelato.blocks import Metrics, finish, last_checkpoint, run_blocks
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset, Standardiser, Transitions, evenly, split
 from gelato.errors import InputError
-from gelato.interrupts import stop_if_asked, unhurried
+from gelato.interrupts import unhurried
 from gelato.model.config import ModelConfig, Preset, preset
 from gelato.model.fit import (
     MEANS,
@@ -96,9 +96,7 @@ def fit_model(
             scaling = Scaling.fit(train, rewards_to_unit_range=config.rewards_to_unit_range)
             data = prepare(train, held_out, scaling, config, numbers)
             models = _run_phases(folder, dataset, config, numbers, data)
-            folder.save("model", eqx.filter((models, scaling), eqx.is_array))
-            folder.remove_checkpoints()
-            stop_if_asked()
+            finish(folder, lambda: folder.save("model", eqx.filter((models, scaling), eqx.is_array)))
     return load_model(folder.folder, dataset)
 
 

@@ -1,6 +1,7 @@
 """Tables of returns: mean ± standard deviation over seeds, IQM with bootstrap intervals, the paper's numbers beside."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from scipy.stats import trim_mean
 
 from gelato.errors import InputError
-from gelato.results import Record, read_records
+from gelato.results import Record, Settings, read_records
 from gelato.runs import Run
 
 # Table 1 of the paper: mean return over five seeds, D4RL v0 data.
@@ -64,17 +65,7 @@ def _check_cells(records: Sequence[Record]) -> None:
             raise InputError(f"{cell[0]}, {cell[1]}: seed {record['seed']} is there twice; name each run once")
         seen.add((*cell, record["seed"]))
         first = firsts.setdefault(cell, record)
-        for name in (
-            "steps",
-            "penalty",
-            "penalty_weight",
-            "real_share",
-            "episodes",
-            "transitions",
-            "discount",
-            "doubt",
-            "largest_blur",
-        ):
+        for name in ("steps", *(field.name for field in fields(Settings))):
             if record.get(name) != first.get(name):
                 raise InputError(
                     f"{cell[0]}, {cell[1]}: runs differ in {name} ({first.get(name)}, {record.get(name)}); a table's "
