@@ -78,15 +78,9 @@ def train(
     given = {"doubt": doubt, "evaluations": evaluations, "episodes": episodes}
     config = _changed(train_preset(preset, dataset), updates, model_updates, given)
     chosen = [method_for(name, dataset, penalty, penalty_weight, logged_share) for name in dict.fromkeys(method)]
-    told = {
-        "penalty": penalty,
-        "penalty-weight": penalty_weight,
-        "logged-share": logged_share,
-        "model-updates": model_updates,
-        "model": model,
-        "doubt": doubt,
-    }
-    _refuse_idle([option for option, value in told.items() if value is not None], chosen, config)
+    options = ("penalty", "penalty-weight", "logged-share", "model-updates", "model", "doubt")
+    values = (penalty, penalty_weight, logged_share, model_updates, model, doubt)
+    _refuse_idle([name for name, value in zip(options, values, strict=True) if value is not None], chosen, config)
     records = train_policies(
         dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config, model=model, tensorboard=tensorboard
     )
