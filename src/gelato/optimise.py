@@ -1,15 +1,31 @@
-"""Optimisers over many small arrays, in few kernels."""
+"""How training is compiled: blocks of updates as one program each, optimisers in few kernels."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array
 
+P = ParamSpec("P")
+T = TypeVar("T")
 # Numbers in an array from which on moving it costs more than a kernel of its own.
 _LARGE = 2**15
+_OPTIONS = {
+    # An update is many small kernels, most of which need not wait for each other. By default they do,
+    "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
+    # and products that share a factor are made one, which waits for both.
+    "xla_gpu_dot_merger_threshold_mb": 0,
+}
+
+
+def training_program(function: Callable[P, T]) -> Callable[P, T]:
+    """Compile a block of updates: a function of constants and of a state, which it takes over."""
+    compile_it: Any = eqx.filter_jit  # whose types do not know of options, though it hands them on
+    return compile_it(function, donate="all-except-first", compiler_options=_OPTIONS)
 
 
 def in_few_kernels(optimiser: optax.GradientTransformation) -> optax.GradientTransformation:

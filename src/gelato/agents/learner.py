@@ -24,6 +24,7 @@ from gelato.agents.world import (
     penalised,
 )
 from gelato.mdp.pessimistic import branch
+from gelato.optimise import training_program
 from gelato.trees import copied
 
 EPOCH_METRICS = (*METRICS, "imagined_reward", "penalty")
@@ -40,7 +41,7 @@ def new_policies(world: World, config: SACConfig) -> SACState:
     return for_every_variant(world, by_seed)
 
 
-@eqx.filter_jit(donate="all-except-first")
+@training_program
 def run_epoch(
     world: World, policies: SACState, *, config: SACConfig, updates: int
 ) -> tuple[SACState, Float[Array, "variants seeds metrics"]]:
@@ -90,7 +91,7 @@ def new_clones(world: World, config: SACConfig) -> CloningState:
     return copied(eqx.filter_vmap(one)(world.seeds))
 
 
-@eqx.filter_jit(donate="all-except-first")
+@training_program
 def run_cloning(
     world: World, clones: CloningState, *, config: SACConfig, updates: int
 ) -> tuple[CloningState, Float[Array, "seeds metrics"]]:

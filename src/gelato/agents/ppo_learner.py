@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from gelato.agents.ppo import PPO_METRICS, PPOConfig, PPOState, Rollout, begin_ppo, collect, improve
 from gelato.agents.sac import Terms
 from gelato.agents.world import BEGIN, IMAGINE, LEARN, World, for_every_variant, key_for, over_policies, penalised
+from gelato.optimise import training_program
 
 ITERATION_METRICS = (*PPO_METRICS, "imagined_reward", "penalty")
 
@@ -24,7 +25,7 @@ def new_ppo_policies(world: World, config: PPOConfig) -> PPOState:
     return for_every_variant(world, eqx.filter_vmap(one)(world.starts, world.seeds))
 
 
-@eqx.filter_jit(donate="all-except-first")
+@training_program
 def run_iterations(
     world: World, policies: PPOState, *, config: PPOConfig, iterations: int
 ) -> tuple[PPOState, Float[Array, "variants seeds metrics"]]:

@@ -25,7 +25,7 @@ from gelato.model.fit import normalised_batch
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP
-from gelato.optimise import in_few_kernels
+from gelato.optimise import in_few_kernels, training_program
 from gelato.runs import Run
 from gelato.trees import copied
 from gelato.uncertainty.penalty import AbstractPenalty, Scalar
@@ -215,7 +215,7 @@ def _fit(
     )
 
 
-@eqx.filter_jit(donate="all-except-first")
+@training_program
 def _block(
     constants: tuple[EnsembleData, Int[Array, " seeds"]],
     state: EnsembleState,

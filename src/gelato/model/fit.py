@@ -20,7 +20,7 @@ from gelato.model.config import ModelConfig
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import GaussianMLP
 from gelato.model.objective import Batch, objective_terms, variance_loss, weighted_sum
-from gelato.optimise import in_few_kernels
+from gelato.optimise import in_few_kernels, training_program
 
 MEANS, VARIANCES = 0, 1
 PHASES = ("means", "variances")
@@ -141,7 +141,7 @@ def new_models(
     return eqx.filter_vmap(one)(seeds)
 
 
-@eqx.filter_jit(donate="all-except-first")
+@training_program
 def run_block(
     constants: tuple[FitData, Int[Array, " seeds"]],
     state: FitState,

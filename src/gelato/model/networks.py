@@ -32,7 +32,9 @@ class Linear(eqx.Module):
     bias: Float[Array, "*batch out"] | None
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
-        return self.weight @ x if self.bias is None else self.weight @ x + self.bias
+        # Rows first: of many `x`, what belongs to one stays side by side, which normalising it wants.
+        product = x @ self.weight.T
+        return product if self.bias is None else product + self.bias
 
 
 def linear_layers(sizes: Sequence[int], shortcut: bool = False, *, key: PRNGKeyArray) -> tuple[Linear, ...]:
