@@ -6,6 +6,7 @@ are measured, by differences, inside few groups. The minima are of `½‖x‖² 
 distance up to a constant. This expansion cancels where neighbours are close, which is what the spare groups are for.
 """
 
+from functools import reduce
 from typing import NamedTuple
 
 import faiss
@@ -19,11 +20,11 @@ from gelato.geometry.distance import paired
 from gelato.geometry.metric import AbstractMetric
 from gelato.geometry.solver import AbstractSolver
 
-SIZE = 16
+SIZE = 8
 # Groups kept beyond k, so that rounding in the expansion cannot push a neighbour's group out; ranks likewise for FAISS.
 SPARE = 8
 # Queries searched at once: on a CPU their products with one row of every group stay in the cache.
-CHUNK_CPU, CHUNK = 256, 1024
+CHUNK_CPU, CHUNK = 128, 1024
 Host = Array | np.ndarray
 
 
@@ -86,7 +87,9 @@ def _minima(index: Index, query: Float[Array, " dim"]) -> Float[Array, " groups"
     if _shortened(index.data):
         high, low = _split(q)
         products = jnp.tensordot(_joined(high, low, high), index.blocks, axes=(0, 2), precision="default")
-        return jnp.min(index.half_squares - products, axis=0)
+        # A minimum of few long rows, and kept: XLA's own reduction reads them at half the speed, or reads them twice.
+        rows = zip(index.half_squares, products, strict=True)
+        return jax.lax.optimization_barrier(reduce(jnp.minimum, [half - product for half, product in rows]))
 
     def smaller(minima: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
         rows, half_squares = block
@@ -144,12 +147,17 @@ def nearest(
     _check_search(data.data if isinstance(data, Index) else data, queries, k, leave_out)
     index = data if isinstance(data, Index) else prepare(jnp.asarray(data))
     own = np.full(len(queries), -1) if leave_out is None else np.asarray(leave_out)
-    chunk = min(CHUNK_CPU if jax.default_backend() == "cpu" else CHUNK, len(queries))
+    chunk = min(at_once(), len(queries))
     # Only the last chunk is padded, by its own last query, to the compiled shape.
     rows = [np.minimum(np.arange(begin, begin + chunk), len(queries) - 1) for begin in range(0, len(queries), chunk)]
     pieces = [search(index, queries[row], own[row], k) for row in rows]
     found = (np.concatenate([np.asarray(part) for part in parts])[: len(queries)] for parts in zip(*pieces))
     return Neighbours(*found)
+
+
+def at_once() -> int:
+    """How many queries to search for at once."""
+    return CHUNK_CPU if jax.default_backend() == "cpu" else CHUNK
 
 
 @jax.jit(static_argnums=3)

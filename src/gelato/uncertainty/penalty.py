@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from gelato.geometry import AbstractMetric, AbstractSolver, Composite, Index, Near, distance, freeze, grouped, spread
+from gelato.geometry.neighbours import at_once
 from gelato.model.latent import LatentModel
 
 Embedded = Float[Array, " embedding"]
@@ -255,6 +256,7 @@ def penalise(
 def chunked(function: Callable[..., Any], points: int, *arrays: Array) -> Any:
     """`vmap` in chunks, so that no more than a fixed number of distances is held at once."""
     # Geodesics to twenty neighbours each hold far more than the distances.
-    most = 256 if jax.default_backend() == "cpu" else 1024
-    chunk = max(1, min(len(arrays[0]), _BUDGET // points, most))
-    return jax.lax.map(lambda row: function(*row), arrays, batch_size=chunk)
+    most = max(1, min(_BUDGET // points, at_once()))
+    # Chunks of one size where that goes: another is another program to compile.
+    chunks = -(-len(arrays[0]) // most)
+    return jax.lax.map(lambda row: function(*row), arrays, batch_size=-(-len(arrays[0]) // chunks))
