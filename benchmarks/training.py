@@ -1,0 +1,65 @@
+"""What more seeds cost from data to policies: `gelato` with five seeds against one, all of it, model and all.
+
+python benchmarks/training.py hopper-medium
+
+Each is a process of its own that compiles for itself. The clock runs from reading the data to the last evaluation.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from gelato.data.reference import load
+from gelato.methods import method_for, train_preset
+from gelato.pipeline import train
+from gelato.results import record_speed
+
+RESULTS = Path(__file__).parents[1] / "results" / "speed.json"
+
+
+def main() -> None:
+    """Train with several seeds and with one, and record the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reference")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--updates", type=int, help="of policies and models, for a trial; the preset's unless told")
+    parser.add_argument("--alone", action="store_true", help="time these seeds, here, and print the seconds")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if arguments.alone:
+        print(seconds(arguments.reference, arguments.seeds, arguments.updates))
+        return
+    several, one = (_measured(arguments, seeds) for seeds in (arguments.seeds, 1))
+    what = f"from the data of {arguments.reference} to gelato alone, {arguments.seeds} seeds"
+    print(record_speed(arguments.results, what, round(several), "s", f"one seed, {one:.0f} s", several / one))
+
+
+def _measured(arguments: argparse.Namespace, seeds: int) -> float:
+    command = [sys.executable, __file__, arguments.reference, "--alone", "--seeds", str(seeds)]
+    if arguments.updates is not None:
+        command += ["--updates", str(arguments.updates)]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
+    print(f"{seeds} seeds: {float(answer):.0f} s", flush=True)
+    return float(answer)
+
+
+def seconds(reference: str, seeds: int, updates: int | None) -> float:
+    """How long one training takes; data that has to be made first is not counted."""
+    load(reference)
+    start = time.perf_counter()
+    dataset = load(reference)
+    config = train_preset("default", dataset)
+    if updates is not None:
+        model = replace(config.model, updates=updates, variance_updates=updates)
+        config = replace(config, model=model, sac=replace(config.sac, updates=updates))
+    with tempfile.TemporaryDirectory() as folder:
+        train(dataset, Path(folder) / "run", [method_for("gelato", dataset)], seeds=seeds, config=config)
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
