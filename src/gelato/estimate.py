@@ -14,7 +14,7 @@ from gelato.envs.driving import driving_task
 from gelato.methods import Method, TrainConfig, grouped
 
 # Seconds an update takes apart from its products (launches, copies, small operations), and a program takes to compile.
-_OVERHEAD = {"cpu": 1.5e-3, "gpu": 1.5e-4}
+_OVERHEAD = {"cpu": 1.5e-3, "gpu": 1e-4}
 _COMPILING = 30.0
 # Forward and backward, in passes forward.
 _TRAINED = 3

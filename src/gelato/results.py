@@ -3,6 +3,7 @@
 import csv
 import fcntl
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,9 +44,14 @@ def merge_records(path: Path, records: Sequence[Record], keys: Sequence[str]) ->
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         merged = {identity(record): record for record in [*read_records(path), *records]}
-        write_records(path, sorted(merged.values(), key=lambda record: tuple(map(str, identity(record)))))
+        write_records(path, sorted(merged.values(), key=lambda record: tuple(map(_place, identity(record)))))
     finally:
         os.close(folder)
+
+
+def _place(value: object) -> tuple[float, str]:
+    """Where a value comes in a sorted file: numbers by size, then words."""
+    return (value, "") if isinstance(value, int | float) else (math.inf, str(value))
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
