@@ -51,7 +51,7 @@ def merge_records(path: Path, records: Sequence[Record], keys: Sequence[str]) ->
 
 def _place(value: object) -> tuple[float, str]:
     """Where a value comes in a sorted file: numbers by size, then words."""
-    return (value, "") if isinstance(value, int | float) else (math.inf, str(value))
+    return (float(value), "") if isinstance(value, int | float) else (math.inf, str(value))
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
