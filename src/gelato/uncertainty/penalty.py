@@ -258,5 +258,6 @@ def chunked(function: Callable[..., Any], points: int, *arrays: Array) -> Any:
     # Geodesics to twenty neighbours each hold far more than the distances.
     most = max(1, min(_BUDGET // points, at_once()))
     # Chunks of one size where that goes: another is another program to compile.
-    chunks = -(-len(arrays[0]) // most)
-    return jax.lax.map(lambda row: function(*row), arrays, batch_size=-(-len(arrays[0]) // chunks))
+    rows = max(1, len(arrays[0]))
+    chunks = -(-rows // most)
+    return jax.lax.map(lambda row: function(*row), arrays, batch_size=-(-rows // chunks))
