@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Bool
 
 from gelato.errors import InputError
 from gelato.interrupts import between_blocks, stop_if_asked, unhurried
@@ -99,13 +99,13 @@ def last_checkpoint(folder: Run, state: State, first: int = 0) -> tuple[int, Sta
     return None
 
 
-@eqx.filter_jit
-def _finite(state: Any) -> Bool[Array, " leaves"]:
+def _finite(state: Any) -> Bool[np.ndarray, " leaves"]:
+    # Not compiled: for as many small arrays that takes a second, and a checkpoint is rare and fetches them anyhow.
     leaves = filter(eqx.is_inexact_array, jax.tree.leaves(state))
-    return jnp.array([jnp.isfinite(leaf).all() for leaf in leaves], bool)
+    return np.array([np.isfinite(leaf).all() for leaf in leaves], bool)
 
 
-def _stop_if_broken(folder: Run, state: Any, before: Bool[Array, " leaves"], step: int) -> None:
+def _stop_if_broken(folder: Run, state: Any, before: Bool[np.ndarray, " leaves"], step: int) -> None:
     """Stop before a state is kept of which something is no longer finite; a bound or a loss to beat may never be."""
     if (before & ~_finite(state)).any():
         raise InputError(
