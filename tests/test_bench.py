@@ -75,7 +75,7 @@ def test_stochman_is_compared_at_its_fastest_setting_of_no_greater_error():
     [
         ("--dimensions 0", "--dimensions 0 must be at least 1"),
         ("--dimensions 3 --batch 0", "--batch 0 must be at least 1"),
-        ("--results nowhere/at/all.json", "there is no folder nowhere/at"),
+        ("--results nowhere/at/all.json", "the folder nowhere/at does not exist"),
     ],
 )
 def test_bench_refuses_what_it_cannot_measure(arguments, message, capsys):

@@ -122,5 +122,6 @@ def _stop_at_nan(folder: Run, metrics: Metrics, labels: Sequence[Mapping[str, An
             which = ", ".join(f"{key} {value}" for key, value in labels[bad[0]].items())
             raise InputError(
                 f"{folder.folder}: {name} became {values[bad[0]]} between updates {first} and {first + updates} "
-                f"({which}); the last checkpoint is kept. Try a smaller learning rate"
+                f"({which}); the last checkpoint is kept, if there was one. Try a smaller learning rate, or rewards "
+                "of a smaller scale"
             )

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gelato.errors import InputError
+
 Record = dict[str, str | int | float | bool | None]
 
 
@@ -28,7 +30,15 @@ class Settings:
 
 def read_records(path: Path) -> list[Record]:
     """The records of a file, none if it does not exist yet."""
-    return json.loads(path.read_text()) if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        records = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path}: is no JSON file ({error})") from error
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise InputError(f"{path}: is no list of records")
+    return records
 
 
 def merge_records(path: Path, records: Sequence[Record], keys: Sequence[str]) -> None:

@@ -51,6 +51,8 @@ class Run:
             description = json.loads(path.read_text())
         except ValueError as error:
             raise InputError(f"{path}: damaged ({error})") from error
+        if not isinstance(description, dict) or not {"format", "kind"} <= description.keys():
+            raise InputError(f"{path}: does not describe a run of gelato's")
         if description["format"] > FORMAT:
             raise InputError(
                 f"{self.folder}: written by gelato {description['versions']['gelato-rl']}, newer than this one; upgrade"

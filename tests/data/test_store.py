@@ -20,6 +20,8 @@ from gelato.data.reference import Named, load, make, parse, resolve
 from gelato.data.spaces import Continuous, Discrete
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
+from gelato.model.config import ModelConfig
+from gelato.model.training import split_for
 
 
 def plain_minari(dataset_id: str, episodes: list[EpisodeBuffer], **spaces: gymnasium.Space) -> None:
@@ -301,3 +303,29 @@ def test_datasets_keep_their_provenance(store):
     dataset = load("four-rooms,transitions=5,seed=3")
     assert isinstance(dataset, Dataset)
     assert (dataset.reference, dataset.environment) == ("four-rooms,transitions=5,seed=3", "gelato/FourRooms-v0")
+
+
+def test_a_range_of_actions_is_that_of_every_dimension_and_in_the_precision_of_the_data(tmp_path):
+    path = tmp_path / "log.npz"
+    np.savez(path, observations=np.zeros((4, 1)), actions=np.full((4, 2), 0.4), rewards=np.zeros(4))
+    for reference in ("low=-0.4,high=0.4", "low=-0.4/-0.4,high=0.4/0.4"):
+        transitions = load(f"file:{path},{reference}").transitions
+        space = gymnasium.spaces.Box(-0.4, 0.4, (2,))
+        assert transitions.action_space == Continuous(tuple(map(float, space.low)), tuple(map(float, space.high)))
+        assert (np.asarray(transitions.actions) <= transitions.action_space.high).all()
+    with pytest.raises(InputError, match="in row 0, column 0, outside the space"):
+        load(f"file:{path},low=-1e-6,high=1e-6")
+
+
+def test_an_action_that_is_always_large_has_room(tmp_path):
+    np.savez(tmp_path / "log.npz", observations=np.zeros((4, 1)), actions=np.full((4, 1), 1e8), rewards=np.zeros(4))
+    space = load(f"file:{tmp_path / 'log.npz'}").transitions.action_space
+    assert np.float32(space.low[0]) < np.float32(1e8) < np.float32(space.high[0])
+
+
+def test_data_without_any_successor_is_refused(tmp_path):
+    columns = {"observations": np.arange(4.0)[:, None], "actions": np.zeros((4, 1)), "rewards": np.zeros(4)}
+    np.savez(tmp_path / "log.npz", **columns, terminals=np.ones(4))
+    dataset = load(f"file:{tmp_path / 'log.npz'}")
+    with pytest.raises(InputError, match="no step has a successor"):
+        split_for(dataset, ModelConfig())

@@ -106,3 +106,12 @@ def test_discrete_actions_are_one_hot_at_the_models_door_and_continuous_ones_unc
     np.testing.assert_array_equal(Discrete(3).encode(np.array([2, 0])), [[0, 0, 1], [1, 0, 0]])
     np.testing.assert_array_equal(Continuous((-1.0,), (1.0,)).encode(np.array([[0.5]])), [[0.5]])
     assert (Discrete(3).size, Continuous((-1.0, 0.0), (1.0, 1.0)).size) == (3, 2)
+
+
+def test_nothing_has_no_episodes():
+    assert transitions_of([3])[np.zeros(3, bool)].episode_slices == []
+
+
+def test_a_column_far_from_zero_is_brought_to_the_size_of_the_others():
+    seconds = np.linspace(1.7e9, 1.7e9 + 3000, 1000, dtype=np.float32)[:, None]
+    assert np.abs(Standardiser.fit(seconds)(seconds)).max() < 3

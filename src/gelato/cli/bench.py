@@ -6,7 +6,7 @@ from typing import Any
 
 from tyro.extras import SubcommandApp
 
-from gelato.cli.output import print_json, print_table
+from gelato.cli.output import check_records, print_json, print_table
 
 bench = SubcommandApp()
 KEYS = ("device", "dimension", "range", "solver")
@@ -39,8 +39,7 @@ def geometry(
     wrong = [f"--{name} {value}" for name, value in _sizes(dimensions, batch, train_steps) if value < 1]
     if not dimensions or wrong:
         raise InputError(f"{wrong[0] if wrong else '--dimensions'} must be at least 1")
-    if results is not None and not results.parent.is_dir():
-        raise InputError(f"--results {results}: there is no folder {results.parent}")
+    check_records(results)
     records = _measured(dimensions, batch, train_steps, search)
     if results is not None:
         from gelato.results import merge_records

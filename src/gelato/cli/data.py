@@ -141,7 +141,7 @@ def _readable(summary: dict[str, Any]) -> dict[str, str]:
         "without successor": f"{summary['without_successor']:,}",
         "episodes end by": f"{summary['terminations']:,} terminations, {summary['truncations']:,} truncations",
         "length": span("length", ",.1f"),
-        "return": span("return", ",.1f"),
+        "return": span("return", ",.1f" if abs(summary["return_mean"]) >= 1 else ".3g"),
         "normalised score": "no reference returns for this environment" if score is None else f"{score:.1f}",
         "reward": "{:.4g} to {:.4g}".format(*summary["reward_range"]),
         "observations": f"shape {tuple(summary['observation_shape'])}, "

@@ -10,6 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from gelato.errors import InputError
+from gelato.results import read_records
+
+
+def _console() -> Console:
+    # Names of files are printed as they are, also with [brackets] in them.
+    return Console(highlight=False, emoji=False, markup=False)
 
 
 def print_json(record: Mapping[str, Any]) -> None:
@@ -25,12 +31,12 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
     for name, value in fields.items():
         table.add_row(name, value)
     print_title(title)
-    Console(highlight=False, emoji=False).print(table)
+    _console().print(table)
 
 
 def print_title(title: str) -> None:
     """Print one line, however long it is."""
-    Console(highlight=False, emoji=False).print(title, style="bold", markup=False, soft_wrap=True)
+    _console().print(title, style="bold", soft_wrap=True)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
@@ -43,7 +49,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
         table.add_column(column)
     for row in cells:
         table.add_row(*row)
-    Console(highlight=False, emoji=False).print(table)
+    _console().print(table)
 
 
 def check_picture(path: Path | None) -> None:
@@ -51,6 +57,13 @@ def check_picture(path: Path | None) -> None:
     if path is not None and path.suffix not in (".png", ".pdf", ".svg"):
         raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
     check_file(path)
+
+
+def check_records(path: Path | None) -> None:
+    """Refuse a path no records can be merged into."""
+    check_file(path)
+    if path is not None:
+        read_records(path)
 
 
 def check_file(path: Path | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from gelato.cli.data import Ref
-from gelato.cli.output import check_file, check_picture, print_json, print_table
+from gelato.cli.output import check_file, check_picture, check_records, print_json, print_table
 
 # Episodes that are shown.
 _LEAST_KNOWN = 5
@@ -53,7 +53,7 @@ def uncertainty(
     if not penalties:
         raise InputError("name at least one penalty after --penalties, or leave it out for all of them")
     check_picture(plot)
-    check_file(results)
+    check_records(results)
     reports = measure(
         load_model(run), penalties=penalties, rows=rows, simulate=simulator, calibration=calibration, points=points
     )

@@ -176,10 +176,13 @@ def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpac
         space = _inferred_space(raw, values, source)
     if isinstance(space, Discrete):
         return _discrete_actions(values, space, source), space
+    if space.size == 1:
+        space = Continuous(space.low * values.shape[1], space.high * values.shape[1])
     if values.shape[1] != space.size:
         raise InputError(f"{source}: actions has {values.shape[1]} values a row, the action space {space.size}")
     low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
-    outside = (values < low - _ACTION_TOLERANCE) | (values > high + _ACTION_TOLERANCE)
+    tolerance = _ACTION_TOLERANCE * np.minimum(1, (high - low) / 2)
+    outside = (values < low - tolerance) | (values > high + tolerance)
     if outside.any():
         row, column = map(int, np.argwhere(outside)[0])
         raise InputError(
@@ -200,8 +203,9 @@ def _inferred_space(raw: Column, values: Num[np.ndarray, "n action"], source: st
     low, high = values.min(axis=0), values.max(axis=0)
     if (low >= -1 - _ACTION_TOLERANCE).all() and (high <= 1 + _ACTION_TOLERANCE).all():
         return Continuous((-1.0,) * values.shape[1], (1.0,) * values.shape[1])
-    # An action that never varies still needs a range with room in it.
-    low, high = np.where(low == high, low - 1, low), np.where(low == high, high + 1, high)
+    # An action that never varies still needs a range with room in it, which beside a large one 1 is not.
+    room = np.where(low == high, np.maximum(1, 1e-3 * np.abs(low)), 0)
+    low, high = low - room, high + room
     return Continuous(tuple(map(float, low)), tuple(map(float, high)))
 
 

@@ -19,6 +19,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+
 from gelato.data import store
 from gelato.data.files import FIELD_NAMES, load_d4rl, load_file
 from gelato.data.generate import Episode, amount, generate
@@ -190,7 +192,8 @@ def _action_space(options: dict[str, str]) -> ActionSpace | None:
     if "low" not in options:
         return None
     try:
-        low, high = (tuple(float(part) for part in options[key].split("/")) for key in ("low", "high"))
+        # In single precision, as the data's actions and Gymnasium's spaces are: 0.4 is to equal 0.4.
+        low, high = (tuple(float(np.float32(part)) for part in options[key].split("/")) for key in ("low", "high"))
     except ValueError as error:
         raise InputError("low= and high= take numbers, one for each action dimension, separated by /") from error
     if len(low) != len(high) or not all(a < b for a, b in zip(low, high)):

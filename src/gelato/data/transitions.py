@@ -9,6 +9,7 @@ keeps its reward and flags, and `has_successor` is false.
 import hashlib
 from collections.abc import Sized
 from dataclasses import dataclass
+from itertools import pairwise
 
 import equinox as eqx
 import jax
@@ -51,8 +52,7 @@ class Transitions(eqx.Module):
         stops = np.flatnonzero(np.asarray(self.ends)) + 1
         if len(self) and (len(stops) == 0 or stops[-1] < len(self)):
             stops = np.append(stops, len(self))
-        starts = np.concatenate([[0], stops[:-1]])
-        return [slice(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
+        return [slice(int(start), int(stop)) for start, stop in pairwise([0, *stops])]
 
     @property
     def nbytes(self) -> int:
@@ -101,7 +101,8 @@ class Standardiser(eqx.Module):
         deviation = columns.std(axis=0, dtype=np.float64, mean=mean[None])
         # Rounding alone gives a constant column a tiny deviation, and dividing by that would amplify noise.
         constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
-        scale = np.where(constant, 1.0, deviation)
+        # One that is merely far from zero (a date in seconds) has more than that.
+        scale = np.where(constant, np.maximum(deviation, 1.0), deviation)
         return Standardiser(mean.astype(np.float32), scale.astype(np.float32))
 
     def __call__(self, x: Float[Rows, "*batch column"]) -> Float[Rows, "*batch column"]:

@@ -131,7 +131,10 @@ def _data_of(folder: Run, reference: str) -> Dataset:
 
 def split_for(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Transitions]:
     """The fit's own split; only transitions whose successor is known teach the dynamics."""
-    return split(dataset.transitions.with_successors(), config.held_out_fraction, seed=0)
+    data = dataset.transitions.with_successors()
+    if len(data) == 0:
+        raise InputError(f"{dataset.reference}: no step has a successor; give episodes of one step next_observations")
+    return split(data, config.held_out_fraction, seed=0)
 
 
 def split_to_fit(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Transitions]:
@@ -262,6 +265,6 @@ def _stop_at_nan(
         seed, term = map(int, np.argwhere(bad[:, step])[0])
         raise InputError(
             f"{folder.folder}: the {term_names(config, phase)[term]} term became {terms[seed, step, term]} at update "
-            f"{first_step + step} of the {PHASES[phase]} (seed {seeds[seed]}); the last checkpoint is kept. "
-            "Try a smaller learning rate or a larger minimum variance"
+            f"{first_step + step} of the {PHASES[phase]} (seed {seeds[seed]}); the last checkpoint is kept, if "
+            "there was one. Try a smaller learning rate or a larger minimum variance"
         )

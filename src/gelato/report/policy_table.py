@@ -1,5 +1,6 @@
 """Tables of returns: mean ± standard deviation over seeds, IQM with bootstrap intervals, the paper's numbers beside."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -25,6 +26,7 @@ _PAPER = {
 }
 DATASETS = tuple(f"{task}-{kind}" for task in _TASKS for kind in _KINDS)
 _RESAMPLES = 2000
+_NEEDED = {"dataset", "method", "seed", "return", "score", "steps"}
 
 
 def paper_return(dataset: str, method: str) -> int | None:
@@ -45,10 +47,11 @@ def gather(runs: Sequence[Path]) -> list[Record]:
             kind = Run(run).description["kind"]
             why = "is not finished" if kind == "policies" else f"is of kind {kind}; `gelato train` makes policies"
             raise InputError(f"{run}: has no results; this run {why}")
-        try:
-            found += [record for record in read_records(path) if record["method"] and record["dataset"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}: is no JSON file of policies' records ({type(error).__name__})") from error
+        records = read_records(path)
+        missing = sorted({key for record in records for key in _NEEDED - record.keys()})
+        if missing:
+            raise InputError(f"{path}: its records are not those of policies; they have no {', '.join(missing)}")
+        found += records
     if not found:
         raise InputError("the runs hold no records yet")
     _check_cells(found)
@@ -107,9 +110,10 @@ def as_grid(records: Sequence[Record]) -> str:
 
     def row(dataset: str) -> list[str]:
         found = [cells.get((dataset, method)) for method in methods]
-        returns = ["–" if cell is None else _number(cell, "return", ",.0f") for cell in found]
-        (data, *_) = [cell["data_return"] for cell in found if cell is not None]
-        return [dataset, *returns, _whole(data), _whole(paper_return(dataset, "gelato"))]
+        own = [cell for cell in found if cell is not None]
+        form = _form(own)
+        returns = ["–" if cell is None else _number(cell, "return", form) for cell in found]
+        return [dataset, *returns, _value(own[0]["data_return"], form), _value(paper_return(dataset, "gelato"), form)]
 
     scores = [
         f"{means[method]['mean_score']:.1f} ({means[method]['datasets']})" if method in means else "–"
@@ -173,6 +177,7 @@ def _resampled(groups: Sequence[np.ndarray]) -> np.ndarray:
 def as_text(records: Sequence[Record], form: str) -> str:
     """Both tables in Markdown or LaTeX."""
     cells = summarise_policies(records)
+    forms = {name: _form([cell for cell in cells if cell["dataset"] == name]) for name in {c["dataset"] for c in cells}}
     tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]] = [
         (
             ("dataset", "method", "return", "score", "data", "paper", "seeds", "steps"),
@@ -180,10 +185,10 @@ def as_text(records: Sequence[Record], form: str) -> str:
                 (
                     str(cell["dataset"]),
                     str(cell["method"]),
-                    _number(cell, "return", ",.0f"),
+                    _number(cell, "return", forms[cell["dataset"]]),
                     _number(cell, "score", ".1f"),
-                    _whole(cell["data_return"]),
-                    _whole(cell["paper"]),
+                    _value(cell["data_return"], forms[cell["dataset"]]),
+                    _value(cell["paper"], forms[cell["dataset"]]),
                     str(cell["seeds"]),
                     f"{cell['steps']:,}",
                 )
@@ -208,8 +213,14 @@ def as_text(records: Sequence[Record], form: str) -> str:
     return "\n".join(writer(columns, rows) for columns, rows in tables if rows)
 
 
-def _whole(value: Any) -> str:
-    return "–" if value is None else f"{value:,.0f}"
+def _form(cells: Sequence[Record]) -> str:
+    """How the returns of one dataset are written: whole, unless all are small."""
+    means = [abs(float(mean)) for cell in cells if (mean := cell["return_mean"]) is not None]
+    return ",.0f" if max(means, default=0) >= 100 else ".2f"
+
+
+def _value(value: Any, form: str) -> str:
+    return "–" if value is None else f"{value:{form}}"
 
 
 def _number(cell: Record, name: str, form: str) -> str:
@@ -227,8 +238,8 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 def _latex(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
-        escaped = (cell.replace("%", r"\%").replace("±", r"$\pm$").replace("–", "--") for cell in cells)
-        return " & ".join(escaped) + r" \\"
+        escaped = (re.sub(r"([%&#$_{}])", r"\\\1", cell) for cell in cells)
+        return " & ".join(cell.replace("±", r"$\pm$").replace("–", "--") for cell in escaped) + r" \\"
 
     body = "\n".join(line(row) for row in rows)
     layout = "l" * len(columns)
