@@ -101,7 +101,7 @@ def train(
             methods=[asdict(method) for method in methods],
             config=asdict(config),
             seeds=list(numbers),
-            model=None if model is None else str(model),
+            model=None if model is None else str(Path(model).absolute()),
         )
         if not (folder.folder / "results.json").exists():
             minutes = max(1, round(expected_seconds(dataset, methods, seeds, config, fits=fitted is None) / 60))

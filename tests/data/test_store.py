@@ -329,3 +329,9 @@ def test_data_without_any_successor_is_refused(tmp_path):
     dataset = load(f"file:{tmp_path / 'log.npz'}")
     with pytest.raises(InputError, match="no step has a successor"):
         split_for(dataset, ModelConfig())
+
+
+def test_a_file_is_known_by_its_whole_path(tmp_path, monkeypatch):
+    np.savez(tmp_path / "log.npz", observations=np.zeros((4, 1)), actions=np.zeros((4, 1)), rewards=np.zeros(4))
+    monkeypatch.chdir(tmp_path)
+    assert load("file:log.npz,low=-1,high=1").reference == f"file:{tmp_path / 'log.npz'},low=-1,high=1"

@@ -27,7 +27,7 @@ def test_names_are_written_as_latex_wants_them():
 @pytest.mark.parametrize("text", ["x", "{}", "[1]"])
 def test_a_file_that_holds_no_records_is_refused(tmp_path, text):
     (tmp_path / "results.json").write_text(text)
-    with pytest.raises(InputError, match="is no JSON file|is no list of records"):
+    with pytest.raises(InputError, match=r"is no JSON file|is no list of records"):
         read_records(tmp_path / "results.json")
 
 

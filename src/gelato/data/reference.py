@@ -109,7 +109,9 @@ def load(reference: str) -> Dataset:
         return Dataset(named.reference, dataset.environment, dataset.transitions)
     if parsed.scheme == "minari":
         return store.read(parsed.target)
-    path = Path(parsed.target).expanduser()
+    # With the whole path, so that a run finds its data from wherever it is asked about.
+    path = Path(parsed.target).expanduser().absolute()
+    reference = reference.replace(parsed.target, str(path), 1)
     if parsed.scheme == "d4rl":
         return Dataset(reference, path.stem if task_of(path.stem) else None, load_d4rl(path))
     names = {field: parsed.options[field] for field in FIELD_NAMES if field in parsed.options}
