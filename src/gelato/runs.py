@@ -59,6 +59,16 @@ class Run:
             )
         return description
 
+    @property
+    def results(self) -> Path:
+        """The file of results that a finished training leaves."""
+        path = self.folder / "results.json"
+        if not path.exists():
+            kind = self.description["kind"]
+            why = "is not finished" if kind == "policies" else f"is of kind {kind}; `gelato train` makes policies"
+            raise InputError(f"{self.folder}: has no results; this run {why}")
+        return path
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process alone."""

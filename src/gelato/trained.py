@@ -69,10 +69,7 @@ def trained_policies(
 
 def most_valued(run: Path | str) -> list[TrainedPolicy]:
     """Of every method the policy whose value in its own pessimistic MDP is largest: chosen without an environment."""
-    path = Path(run) / "results.json"
-    if not path.exists():
-        raise InputError(f"{run}: has no results; this run is not finished")
-    records = read_records(path)
+    records = read_records(Run(Path(run)).results)
     values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
 
     def value(trained: TrainedPolicy) -> float:

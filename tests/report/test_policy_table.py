@@ -38,8 +38,10 @@ def test_records_of_something_else_and_folders_of_others_are_refused(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(InputError, match="does not describe a run"):
         Run(tmp_path).description  # noqa: B018
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "run.json").write_text(json.dumps({"format": 1, "kind": "policies"}))
     with pytest.raises(InputError, match="this run is not finished"):
-        most_valued(tmp_path / "other")
+        most_valued(tmp_path / "begun")
 
 
 def test_names_with_brackets_are_printed_as_they_are(capsys):

@@ -124,10 +124,12 @@ def _changed(config: Any, updates: int | None, model_updates: int | None, given:
 
 
 def _print_records(records: list[dict[str, Any]]) -> None:
+    from gelato.report.policy_table import return_form
+
     def number(value: Any, form: str | None = None) -> str:
         if value is None:
             return "-"
-        return f"{value:{form or (',.0f' if abs(value) >= 100 else '.2f')}}"
+        return f"{value:{form or return_form(value)}}"
 
     rows = [
         (

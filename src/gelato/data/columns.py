@@ -176,8 +176,6 @@ def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpac
         space = _inferred_space(raw, values, source)
     if isinstance(space, Discrete):
         return _discrete_actions(values, space, source), space
-    if space.size == 1:
-        space = Continuous(space.low * values.shape[1], space.high * values.shape[1])
     if values.shape[1] != space.size:
         raise InputError(f"{source}: actions has {values.shape[1]} values a row, the action space {space.size}")
     low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)

@@ -1,5 +1,6 @@
 """Files of transitions: D4RL's HDF5 layouts (v0, v1, v2) and plain `.npz` / `.hdf5` / `.h5`."""
 
+import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,8 +38,7 @@ def load_d4rl(path: Path) -> Transitions:
         columns = _columns(path, names, read, {})
     if task_of(path.name) is not None:
         columns.episode_limit = _D4RL_EPISODE_LIMIT
-    size = columns.actions.reshape(len(columns.actions), -1).shape[1] if columns.actions.ndim else 1
-    columns.action_space = Continuous((-1.0,) * size, (1.0,) * size)
+    columns.action_space = _of_every_dimension(Continuous((-1.0,), (1.0,)), columns)
     return assemble(columns)
 
 
@@ -48,8 +48,16 @@ def load_file(
     """Read a plain file; `names` maps our field names to the file's where they are not the usual ones."""
     with _open(path) as (available, read):
         columns = _columns(path, available, read, names or {})
-    columns.action_space = action_space
+    columns.action_space = _of_every_dimension(action_space, columns)
     return assemble(columns)
+
+
+def _of_every_dimension(space: ActionSpace | None, columns: Columns) -> ActionSpace | None:
+    """A range of one number is that of all; whatever else is wrong with the actions is found later."""
+    if not isinstance(space, Continuous) or space.size > 1:
+        return space
+    size = math.prod(columns.actions.shape[1:])
+    return Continuous(space.low * size, space.high * size)
 
 
 def _columns(path: Path, available: set[str], read: Read, names: Mapping[str, str]) -> Columns:

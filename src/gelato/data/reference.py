@@ -111,7 +111,7 @@ def load(reference: str) -> Dataset:
         return store.read(parsed.target)
     # With the whole path, so that a run finds its data from wherever it is asked about.
     path = Path(parsed.target).expanduser().absolute()
-    reference = reference.replace(parsed.target, str(path), 1)
+    reference = f"{parsed.scheme}:{path}{reference.removeprefix(f'{parsed.scheme}:{parsed.target}')}"
     if parsed.scheme == "d4rl":
         return Dataset(reference, path.stem if task_of(path.stem) else None, load_d4rl(path))
     names = {field: parsed.options[field] for field in FIELD_NAMES if field in parsed.options}

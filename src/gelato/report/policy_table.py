@@ -42,11 +42,7 @@ def gather(runs: Sequence[Path]) -> list[Record]:
     for run in runs:
         if not run.exists():
             raise InputError(f"{run}: no such file or folder")
-        path = run / "results.json" if run.is_dir() else run
-        if not path.exists():
-            kind = Run(run).description["kind"]
-            why = "is not finished" if kind == "policies" else f"is of kind {kind}; `gelato train` makes policies"
-            raise InputError(f"{run}: has no results; this run {why}")
+        path = Run(run).results if run.is_dir() else run
         records = read_records(path)
         missing = sorted({key for record in records for key in _NEEDED - record.keys()})
         if missing:
@@ -111,7 +107,7 @@ def as_grid(records: Sequence[Record]) -> str:
     def row(dataset: str) -> list[str]:
         found = [cells.get((dataset, method)) for method in methods]
         own = [cell for cell in found if cell is not None]
-        form = _form(own)
+        form = _form_of(own)
         returns = ["–" if cell is None else _number(cell, "return", form) for cell in found]
         return [dataset, *returns, _value(own[0]["data_return"], form), _value(paper_return(dataset, "gelato"), form)]
 
@@ -177,7 +173,8 @@ def _resampled(groups: Sequence[np.ndarray]) -> np.ndarray:
 def as_text(records: Sequence[Record], form: str) -> str:
     """Both tables in Markdown or LaTeX."""
     cells = summarise_policies(records)
-    forms = {name: _form([cell for cell in cells if cell["dataset"] == name]) for name in {c["dataset"] for c in cells}}
+    names = {cell["dataset"] for cell in cells}
+    forms = {name: _form_of([cell for cell in cells if cell["dataset"] == name]) for name in names}
     tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]] = [
         (
             ("dataset", "method", "return", "score", "data", "paper", "seeds", "steps"),
@@ -213,10 +210,13 @@ def as_text(records: Sequence[Record], form: str) -> str:
     return "\n".join(writer(columns, rows) for columns, rows in tables if rows)
 
 
-def _form(cells: Sequence[Record]) -> str:
-    """How the returns of one dataset are written: whole, unless all are small."""
-    means = [abs(float(mean)) for cell in cells if (mean := cell["return_mean"]) is not None]
-    return ",.0f" if max(means, default=0) >= 100 else ".2f"
+def _form_of(cells: Sequence[Record]) -> str:
+    return return_form(*(float(mean) for cell in cells if (mean := cell["return_mean"]) is not None))
+
+
+def return_form(*returns: float) -> str:
+    """How returns that stand together are written: whole, unless all are small."""
+    return ",.0f" if max(map(abs, returns), default=0) >= 100 else ".2f"
 
 
 def _value(value: Any, form: str) -> str:
