@@ -163,8 +163,11 @@ def test_the_better_the_data_the_closer_a_policy_is_kept_to_it(dataset: Dataset)
 
     weights = [method_for("gelato", data).penalty_weight for data in (poor, scaled(1_300.0), scaled(2_000.0))]
     assert weights == sorted(set(weights))
-    shares = [method_for(name, scaled(2_000.0)).real_share for name in ("gelato", "mopo", "mbpo", "sac", "bc")]
-    assert shares == [0.5, 0.5, 0.5, 1.0, 1.0] and method_for("gelato", poor).real_share == 0.05
+    assert method_for("mopo", scaled(2_000.0)).penalty_weight == method_for("gelato", scaled(1_300.0)).penalty_weight
+    names, shares = ("gelato", "mopo", "mbpo", "sac", "bc"), []
+    for data in (poor, scaled(1_300.0), scaled(2_000.0)):
+        shares.append([method_for(name, data).real_share for name in names])
+    assert shares == [[0.05, 0.05, 0.05, 1, 1], [0.5, 0.05, 0.05, 1, 1], [0.5, 0.5, 0.5, 1, 1]]
     assert method_for("gelato", poor, penalty_weight=7.0).penalty_weight == 7.0
     assert method_for("mbpo", scaled(2_000.0)).penalty_weight == 0
     assert method_for("gelato", poor, real_share=0.2).real_share == 0.2

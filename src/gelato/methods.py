@@ -44,11 +44,12 @@ class Method:
 
 
 # λ in units of reward; a calibrated penalty is 0 on the data and 1 on foreign pairs, so one λ is meant for them all.
-# By the normalised score of locomotion data: where there is little to stay close to, a small one; where there is much,
-# a large one, and more of what is logged in a batch.
+# On locomotion it goes by the data's normalised score: small where there is little to stay close to, large where there
+# is much, and half of a batch logged. Methods in the space of states were tried apart: for them half a batch pays on
+# the best data only, and the largest λ nowhere (docs/policies.md).
 _OTHERWISE, _REAL_SHARE = 4.0, 0.05
-_USUAL_WEIGHT = 10.0
 _POOR_SCORE, _POOR_WEIGHTS = 10.0, {"hopper": 1.0, "walker2d": 0.3, "halfcheetah": 0.3}
+_USUAL_WEIGHT = 10.0
 _GOOD_SCORE, _GOOD_WEIGHT, _GOOD_SHARE = 50.0, 30.0, 0.5
 _DOUBT = 0.01
 # Off the data a decoder's σ may be hundreds of times its mean, and a blur in proportion would throw states out of it.
@@ -89,7 +90,7 @@ def method_for(
         if penalty not in PENALTIES:
             raise InputError(f"penalty {penalty!r} is not one of {', '.join(PENALTIES)}")
         method = replace(method, penalty=penalty)
-    weight, share = _weight_and_share(dataset)
+    weight, share = _weight_and_share(method, dataset)
     if method.space == "latent" and dataset.environment == FOUR_ROOMS_GOAL:
         share = 0.5
     if method.penalty_weight:
@@ -99,15 +100,16 @@ def method_for(
     return method if method.real_share == 1 else replace(method, real_share=share if real_share is None else real_share)
 
 
-def _weight_and_share(dataset: Dataset) -> tuple[float, float]:
+def _weight_and_share(method: Method, dataset: Dataset) -> tuple[float, float]:
     """λ and the share of logged steps in a batch, by how good the data is where that is known."""
     task = task_of(dataset.environment)
     score = normalised_score(dataset.environment, episode_returns(dataset.transitions).mean())
     if task is None or score is None:
         return _OTHERWISE, _REAL_SHARE
-    if score >= _GOOD_SCORE:
-        return _GOOD_WEIGHT, _GOOD_SHARE
-    return _USUAL_WEIGHT if score >= _POOR_SCORE else _POOR_WEIGHTS[task], _REAL_SHARE
+    if score < _POOR_SCORE:
+        return _POOR_WEIGHTS[task], _REAL_SHARE
+    good, latent = score >= _GOOD_SCORE, method.space == "latent"
+    return _GOOD_WEIGHT if good and latent else _USUAL_WEIGHT, _GOOD_SHARE if good or latent else _REAL_SHARE
 
 
 @dataclass(frozen=True)

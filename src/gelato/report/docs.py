@@ -13,8 +13,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+import numpy as np
+
 from gelato.report.driving import as_table
-from gelato.report.policy_table import as_grid, as_text, markdown_table
+from gelato.report.policy_table import DATASETS, as_grid, as_text, markdown_table
 from gelato.results import Record, read_records
 
 _BLOCK = re.compile(r"(<!-- results/(\w+)\.json ?(.*?) ?-->\n).*?<!-- end -->", flags=re.DOTALL)
@@ -105,6 +107,35 @@ def _penalty_weights(records: list[Record]) -> str:
     return markdown_table(columns, rows)
 
 
+def _tried(records: list[Record]) -> str:
+    """A row for each setting of a method, a column for each dataset: mean ± standard deviation over seeds."""
+    columns = {
+        "method": "{method}",
+        "λ": "{penalty_weight:g}",
+        "logged": "{real_share:.0%}",
+        "branches × steps": "{branches:,d} × {horizon:d}",
+        "ring": "{replay:,d}",
+        "updates": "{updates:,d}",
+    }
+    datasets = [name for name in DATASETS if any(record["dataset"] == name for record in records)]
+    cells: dict[tuple[str, ...], dict[str, list[Record]]] = {}
+    for record in records:
+        setting = tuple(template.format(**record) for template in columns.values())
+        cells.setdefault(setting, {}).setdefault(str(record["dataset"]), []).append(record)
+
+    def cell(own: list[Record]) -> str:
+        if not own:
+            return "–"
+        returns, low, all_of_them = (
+            np.array([row[name] or 0 for row in own], float) for name in ("return", "low_evaluations", "evaluations")
+        )
+        often = f" ({low.sum():.0f}/{all_of_them.sum():.0f})" if all_of_them.any() else ""
+        return f"{returns.mean():,.0f} ± {returns.std(ddof=1):,.0f}{often}"
+
+    rows = [(*setting, *(cell(own.get(name, [])) for name in datasets)) for setting, own in cells.items()]
+    return markdown_table((*columns, *datasets), rows)
+
+
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "model": _rows(
         {
@@ -174,6 +205,7 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "uncertainty": _uncertainty,
     "driving_uncertainty": _uncertainty,
     "penalty_weights": _penalty_weights,
+    "tried": _tried,
     "driving": as_table,
     "driving_agents": _rows(
         {
