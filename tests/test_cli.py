@@ -30,6 +30,23 @@ def failing(arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
     return output.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("train", "Missing from gelato train: REF, --run PATH. See `gelato train --help`"),
+        ("train x --run r --updatess 3", "Unrecognized options: --updatess, 3; Perhaps you meant: --updates INT"),
+        ("train x --run r --preset tiny", "invalid choice 'tiny' for argument '--preset'"),
+        ("train x --run r --seeds 1.5", "--seeds: '1.5' is no whole number"),
+        ("train x --run r --doubt much", "--doubt: 'much' is no number"),
+        ("data mak hopper-medium", "mak, hopper-medium; Available subcommands: list, make, info, import"),
+        ("", "Expected one of {data, model,"),
+    ],
+)
+def test_what_the_parser_refuses_is_told_in_one_line(arguments, told, capsys):
+    line = failing(arguments, capsys)
+    assert line.startswith("gelato: ") and line.count("\n") == 1 and told in line and "--help`" in line
+
+
 def test_list_shows_every_name_and_what_is_made(store, capsys):
     make(Named(RECIPES["four-rooms"], 20), workers=1)
     run("data list")

@@ -7,17 +7,12 @@ import errno
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
-
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
-from tyro.extras import SubcommandApp
 
 from gelato.cli.bench import bench
 from gelato.cli.data import data
 from gelato.cli.figure import figure
 from gelato.cli.model import model
+from gelato.cli.parsing import Commands
 from gelato.cli.policy import evaluate, export, table, train
 from gelato.cli.uncertainty import trust, uncertainty
 from gelato.errors import InputError
@@ -28,27 +23,7 @@ _DESCRIPTION = """Offline reinforcement learning that knows where its model can 
 
 Start with `gelato data list`; then `gelato data info four-rooms`."""
 
-app = SubcommandApp()
-registry = ConstructorRegistry()
-
-
-@registry.primitive_rule
-def _unless_told(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """An option that may be left out is `--updates INT`, where the library itself would have `--updates {None}|INT`."""
-    kinds = set(get_args(info.type))
-    named = [kind for kind in (int, float, str, Path) if kinds == {kind, NoneType}]
-    if not named:
-        return None
-    (kind,) = named
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=kind.__name__.upper(),
-        instance_from_str=lambda given: kind(given[0]),
-        is_instance=lambda value: value is None or isinstance(value, kind),
-        str_from_instance=lambda value: ["unset" if value is None else str(value)],
-    )
-
-
+app = Commands()
 app.command(data, name="data", help="See, make and import logged transitions.")
 app.command(model, name="model", help="Fit the latent model of dynamics and see how good it is.")
 app.command(name="uncertainty")(uncertainty)
@@ -68,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.write(f"{version('gelato-rl')}\n")
         return
     try:
-        app.cli(prog="gelato", description=_DESCRIPTION, args=arguments, registry=registry)
+        app.parse(arguments, program="gelato", description=_DESCRIPTION)()
     except InputError as error:
         _fail(str(error), 2)
     except OSError as error:

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tyro.extras import SubcommandApp
-
 from gelato.cli.output import check_records, print_json, print_table
+from gelato.cli.parsing import Commands
 
-bench = SubcommandApp()
+bench = Commands()
 KEYS = ("device", "dimension", "range", "solver")
 
 

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import tyro
 from tyro.conf import Positional
-from tyro.extras import SubcommandApp
 
 from gelato.cli.output import check_picture, print_fields, print_json, print_table
+from gelato.cli.parsing import Commands
 
-data = SubcommandApp()
+data = Commands()
 
 Ref = Annotated[
     str,

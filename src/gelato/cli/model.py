@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tyro.conf import Positional
-from tyro.extras import SubcommandApp
 
 from gelato.cli.data import Ref
 from gelato.cli.output import check_picture, print_json, print_table
+from gelato.cli.parsing import Commands
 
-model = SubcommandApp()
+model = Commands()
 
 
 @model.command
