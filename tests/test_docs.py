@@ -44,6 +44,24 @@ def test_a_word_after_the_name_may_be_another_form_of_the_table(tmp_path):
     ]
 
 
+def test_settings_that_were_tried_are_rows_and_datasets_columns(tmp_path):
+    setting = {"method": "gelato", "penalty_weight": 10.0, "branches": 2000, "horizon": 5, "replay": 50_000}
+    how = {**setting, "updates": 300_000, "episodes": 10, "low_evaluations": None, "evaluations": None}
+    rows = [
+        {**how, "dataset": "walker2d-medium", "real_share": 0.05, "seed": seed, "return": 1000.0 + 10 * seed}
+        for seed in (0, 2)
+    ]
+    low = {"dataset": "hopper-medium", "real_share": 0.5, "low_evaluations": 3, "evaluations": 10}
+    rows += [{**how, **low, "seed": seed, "return": 3000.0} for seed in (0, 1)]
+    (tmp_path / "tried.json").write_text(json.dumps(rows))
+    lines = render("<!-- results/tried.json -->\n<!-- end -->", tmp_path).splitlines()
+    assert lines[1].endswith("| updates | hopper-medium | walker2d-medium |")
+    assert lines[3:5] == [
+        "| gelato | 10 | 5% | 2,000 × 5 | 50,000 | 300,000 | – | 1,010 ± 14 |",
+        "| gelato | 10 | 50% | 2,000 × 5 | 50,000 | 300,000 | 3,000 ± 0 (6/20) | – |",
+    ]
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES[1:] if "```python" in page.read_text()], ids=lambda p: p.name)
 def test_every_example_of_the_docs_runs(page, tmp_path):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):

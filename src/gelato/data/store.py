@@ -1,7 +1,6 @@
 """Minari's local store: datasets written whole or not at all, and read into `Transitions`."""
 
 import errno
-import logging
 import os
 import platform
 import re
@@ -146,8 +145,10 @@ def _open(dataset_id: str, *, download: bool) -> minari.MinariDataset:
 
 
 def _download(dataset_id: str) -> None:
-    # The remote client reports each of its retries; what matters is how they end.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    # The remote client reports each of its retries; what matters is how they end. It sets its own level when imported.
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_error()
     try:
         with working(f"asking Minari's remote for {dataset_id}"):
             minari.download_dataset(dataset_id)
