@@ -9,7 +9,7 @@ from gelato.data.transitions import evenly
 from gelato.errors import InputError
 from gelato.mdp.pessimistic import PessimisticMDP
 from gelato.mdp.vector_env import PessimisticVectorEnv
-from gelato.methods import check_doubt
+from gelato.methods import check_doubt, check_penalty_weight
 from gelato.model.training import FittedModel, load_model
 from gelato.uncertainty.build import NEIGHBOURS, PenaltyName
 from gelato.worlds import latent_dynamics, latent_penalties, seen
@@ -37,6 +37,7 @@ def pessimistic_env(
     if horizon < 1:
         raise InputError(f"horizon is {horizon}; it must be at least 1")
     check_doubt(doubt)
+    check_penalty_weight(penalty_weight)
     fitted = fitted.of_seeds((seed,))
     calibrated = latent_penalties(fitted, 0, (penalty,), NEIGHBOURS, points)[penalty]
     dynamics = latent_dynamics(fitted, 0, doubt)

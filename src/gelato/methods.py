@@ -21,6 +21,12 @@ from gelato.uncertainty.build import PENALTIES
 TrainPreset = Literal["default", "small"]
 
 
+def check_penalty_weight(weight: float) -> None:
+    """Refuse what is no λ."""
+    if not 0 <= weight < math.inf:
+        raise InputError(f"the penalty's weight is {weight}; it must be a number of at least 0")
+
+
 @dataclass(frozen=True)
 class Method:
     """`space` is what the policy sees: the latent state, or the normalised state itself.
@@ -37,8 +43,7 @@ class Method:
     clones: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.penalty_weight < math.inf:
-            raise InputError(f"the penalty's weight is {self.penalty_weight}; it must be a number of at least 0")
+        check_penalty_weight(self.penalty_weight)
         if not 0 <= self.real_share <= 1:
             raise InputError(f"the share of logged steps is {self.real_share}; it must lie in [0, 1]")
 

@@ -40,7 +40,7 @@ from gelato.estimate import expected_seconds
 from gelato.evaluation.deploy import deploy_all
 from gelato.evaluation.deployed import DeployedPolicy, load_policies, save_policies
 from gelato.evaluation.rollout import Evaluator, environment_of, evaluator
-from gelato.methods import Method, TrainConfig, grouped, settings_of, train_preset
+from gelato.methods import Method, TrainConfig, grouped, method_for, settings_of, train_preset
 from gelato.model.latent import Scaling
 from gelato.model.networks import GaussianMLP
 from gelato.model.training import FittedModel, fit_model, load_model, split_for, split_to_fit
@@ -58,7 +58,7 @@ _ITERATIONS = 5
 def train(
     dataset: Dataset | str,
     run: Path | str,
-    methods: Sequence[Method],
+    methods: Sequence[Method | str],
     *,
     seeds: int = 1,
     first_seed: int = 0,
@@ -69,8 +69,9 @@ def train(
 ) -> list[Record]:
     """Train every method with every seed into a run's folder, or go on with what was begun there.
 
-    `model` is the folder of a latent model fitted before, with these seeds among its own. With `tensorboard`, metrics
-    are also written below `run/tensorboard`.
+    A method is a name, which means its preset for the data, or what `method_for` makes of one. `model` is the folder of
+    a latent model fitted before, with these seeds among its own. With `tensorboard`, metrics are also written below
+    `run/tensorboard`.
     """
     dataset = load(dataset) if isinstance(dataset, str) else dataset
     config = config or train_preset("default", dataset)
@@ -82,38 +83,37 @@ def train(
     ):
         raise InputError(f"{dataset.reference}: the range of actions is unbounded; say it, for a file by ,low=,high=")
     environment = environment_of(dataset.environment, data.states.shape[1], data.action_space)
-    if environment is None:
-        note("there is no environment to run policies in; they are trained all the same")
-    names = [method.name for method in methods]
+    chosen = [method_for(method, dataset) if isinstance(method, str) else method for method in methods]
+    names = [method.name for method in chosen]
     if not names or len(set(names)) < len(names):
         raise InputError(f"methods {', '.join(names) or '(none)'} must be at least one, each with a name of its own")
     fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
-    groups = grouped(methods, config)
+    groups = grouped(chosen, config)
     # Data that cannot be split or fitted is refused before there is a folder.
     (split_to_fit if fitted is None and "latent" in groups else split_for)(dataset, config.model)
     folder = Run(Path(run))
-    watch = mirror(folder.folder / "tensorboard") if tensorboard else None
-    with folder.locked():
+    watching = mirror(folder.folder / "tensorboard") if tensorboard else nullcontext()
+    with watching as watch, folder.locked():
         folder.begin(
             "policies",
             data={"reference": dataset.reference, "environment": dataset.environment},
             fingerprint=data.fingerprint(),
-            methods=[asdict(method) for method in methods],
+            methods=[asdict(method) for method in chosen],
             config=asdict(config),
             seeds=list(numbers),
             model=None if model is None else str(Path(model).absolute()),
         )
         if not (folder.folder / "results.json").exists():
-            minutes = max(1, round(expected_seconds(dataset, methods, seeds, config, fits=fitted is None) / 60))
+            minutes = max(1, round(expected_seconds(dataset, chosen, seeds, config, fits=fitted is None) / 60))
             long = f"{minutes} minutes" if minutes > 1 else "a minute"
+            if environment is None:
+                note("there is no environment to run policies in; they are trained all the same")
             note(f"expect about {long} on this machine; Ctrl-C keeps what is done")
         context = nullcontext() if environment is None else evaluator(environment, workers)
         with context as evaluate:
             records: list[Record] = []
-            for group, chosen in groups.items():
-                records += _Group(
-                    dataset, folder.folder, group, chosen, numbers, config, fitted, evaluate, watch
-                ).train()
+            for group, own in groups.items():
+                records += _Group(dataset, folder.folder, group, own, numbers, config, fitted, evaluate, watch).train()
         write_records(folder.folder / "results.json", records)
     return records
 
@@ -268,7 +268,10 @@ class _Group:
             which = index % len(policies)
             before[which] = max(before[which], float(row["return"] or -np.inf))
         path = folder.folder / "best.npz"
-        kept = load_policies(path) if path.exists() else policies
+        try:
+            kept = load_policies(path) if path.exists() else policies
+        except InputError as error:
+            raise InputError(f"{error}; remove it, and the best from here on are kept") from error
         better = returns >= before
         save_policies(path, [new if b else old for b, new, old in zip(better, policies, kept, strict=True)])
         return {

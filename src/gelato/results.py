@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gelato.errors import InputError
+from gelato.whole import whole_file
 
 Record = dict[str, str | int | float | bool | None]
 
@@ -66,19 +67,16 @@ def _place(value: object) -> tuple[float, str]:
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Write records in place of whatever the file held."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
-    partial.replace(path)
+    with whole_file(path) as partial:
+        partial.write_text("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
 
 
 def write_csv(path: Path, records: Sequence[Record]) -> None:
     """Write records of the same fields as a table."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="") as file:
+    with whole_file(path) as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(records[0]))
         writer.writeheader()
         writer.writerows(records)
-    partial.replace(path)
 
 
 def device() -> str:

@@ -10,7 +10,6 @@ import csv
 import fcntl
 import io
 import json
-import os
 import platform
 import re
 import zipfile
@@ -26,12 +25,24 @@ import numpy as np
 
 from gelato.errors import InputError
 from gelato.progress import note
+from gelato.whole import whole_file
 
 FORMAT = 1
 _KEPT_CHECKPOINTS = 2
 _PACKAGES = ("gelato-rl", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco", "minari")
 
 Tree = TypeVar("Tree")
+
+
+class _Description(dict[str, Any]):
+    """What a run.json says; that something is missing is told as any other damage is."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self._path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise InputError(f"{self._path}: damaged (it says nothing of {name})")
 
 
 @dataclass(frozen=True)
@@ -53,10 +64,9 @@ class Run:
             raise InputError(f"{path}: damaged ({error})") from error
         if not isinstance(description, dict) or not {"format", "kind"} <= description.keys():
             raise InputError(f"{path}: does not describe a run of gelato's")
-        if description["format"] > FORMAT:
-            raise InputError(
-                f"{self.folder}: written by gelato {description['versions']['gelato-rl']}, newer than this one; upgrade"
-            )
+        description = _Description(path, description)
+        if description["format"] != FORMAT:
+            raise InputError(f"{path}: has format {description['format']}, of a gelato newer than this one; upgrade")
         return description
 
     @property
@@ -89,10 +99,12 @@ class Run:
         settings = json.loads(json.dumps(settings))
         path = self.folder / "run.json"
         if not path.exists():
-            if any(entry.name != ".lock" for entry in self.folder.iterdir()):
+            lock, *others = sorted(self.folder.iterdir(), key=lambda entry: entry.name != ".lock")
+            if others:
+                lock.unlink()
                 raise InputError(f"{self.folder}: holds files that are not a run's; use another folder")
             description = {"format": FORMAT, "kind": kind, **settings, "versions": _versions()}
-            _write_whole(path, (json.dumps(description, indent=2) + "\n").encode())
+            _write_json(path, description)
             return
         before = self.description
         for name, value in {"kind": kind, **settings}.items():
@@ -111,8 +123,11 @@ class Run:
         """Keep values in `name`.json the first time; from then on, what is kept there."""
         path = self.folder / f"{name}.json"
         if not path.exists():
-            _write_whole(path, (json.dumps(values, indent=2) + "\n").encode())
-        return json.loads(path.read_text())
+            _write_json(path, values)
+        try:
+            return json.loads(path.read_text())
+        except ValueError as error:
+            raise InputError(f"{path}: damaged ({error}); remove it, and the same command makes it anew") from error
 
     def save(self, name: str, tree: Any) -> None:
         """Write the arrays of a pytree to `name`.npz, whole or not at all."""
@@ -169,21 +184,27 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, str]]:
-        """The rows of metrics.csv."""
+        """The rows of metrics.csv, less one that was cut short when the disk was full."""
         path = self.folder / "metrics.csv"
         if not path.exists():
             return []
-        with path.open(newline="") as file:
-            return list(csv.DictReader(file))
+        whole, newline, _ = path.read_text().rpartition("\n")
+        return list(csv.DictReader(io.StringIO(whole + newline, newline="")))
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop what an interrupted run logged past the checkpoint it goes on from."""
-        path, rows = self.folder / "metrics.csv", self.metrics
-        kept = [row for row in rows if int(row["step"]) <= step]
+        path = self.folder / "metrics.csv"
+        kept = [row for row in self.metrics if int(row["step"]) <= step]
         if not kept:
             path.unlink(missing_ok=True)
-        elif len(kept) < len(rows):
-            _write_whole(path, _as_csv(kept, list(kept[0]), header=True).encode())
+            return
+        with whole_file(path) as partial:
+            partial.write_text(_as_csv(kept, list(kept[0]), header=True), newline="")
+
+
+def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(fields, indent=2) + "\n")
 
 
 def _as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, header: bool = False) -> str:
@@ -207,12 +228,8 @@ def seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
 def save_arrays(path: Path, tree: Any) -> None:
     """Write the arrays of a pytree, each under its place in the tree."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    partial = path.with_name(f".{path.stem}-{os.getpid()}.npz")
-    try:
+    with whole_file(path) as partial:
         np.savez(partial, **{jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in leaves})  # type: ignore[arg-type]
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -238,15 +255,6 @@ def load_arrays(path: Path, like: Tree) -> Tree:
             raise InputError(f"{path}: holds {found} where {jax.tree_util.keystr(place)} of shape {leaf.shape} belongs")
         loaded.append(array)
     return jax.tree_util.tree_unflatten(structure, loaded)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _versions() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Metrics for TensorBoard (the extra `tensorboard`), beside metrics.csv."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from gelato.errors import InputError
 _LABELS = ("step", "method", "seed")
 
 
-def mirror(folder: Path) -> Callable[[Sequence[Mapping[str, Any]]], None]:
+@contextmanager
+def mirror(folder: Path) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
     """A function that writes rows of metrics below a folder, a TensorBoard run for each method and seed."""
     try:
         from tensorboardX import SummaryWriter
@@ -28,4 +30,9 @@ def mirror(folder: Path) -> Callable[[Sequence[Mapping[str, Any]]], None]:
                     writers[name].add_scalar(metric, float(value), int(row["step"]))
             writers[name].flush()
 
-    return write
+    try:
+        yield write
+    finally:
+        # What was flushed last may still be on its way to the file, in a thread that Ctrl-C does not wait for.
+        for writer in writers.values():
+            writer.close()

@@ -59,8 +59,9 @@ def trained_policies(
     if not found:
         there = ", ".join(one["name"] for one in description["methods"])
         seeds = ", ".join(map(str, description["seeds"]))
+        asked = [f"{name} {value}" for name, value in (("method", method), ("seed", seed)) if value is not None]
         raise InputError(
-            f"{run}: holds no finished policy of method {method or 'any'} and seed {'any' if seed is None else seed}; "
+            f"{run}: holds no finished policy{' of ' * bool(asked)}{' and '.join(asked)}; "
             f"its methods are {there}, its seeds {seeds}"
         )
     order = [one["name"] for one in description["methods"]]

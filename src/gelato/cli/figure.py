@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
+from gelato.cli.model import fitted_model
 from gelato.cli.output import check_picture
 from gelato.errors import InputError
 from gelato.progress import note
@@ -19,6 +20,7 @@ def figure(
     run: Path,
     out: Path,
     points: int | None = None,
+    fitted_to: str | None = None,
 ) -> None:
     """Draw a figure of a fitted model, or of trained policies, into a file.
 
@@ -36,17 +38,19 @@ def figure(
             records that `benchmarks/driving.py` writes.
         out: The file to write (.png, .pdf or .svg).
         points: Points of `embedding`, 500 or all there are unless told; the work grows with their square.
+        fitted_to: The data that the model was fitted to, where it is no longer where it was; not for `paths` and
+            `driving`.
     """
     if name not in _NAMES:
         raise InputError(f"no figure is called {name!r}; there are {', '.join(_NAMES)}")
     if points is not None and points < _FEWEST_POINTS:
         raise InputError(f"--points {points} must be at least {_FEWEST_POINTS}")
     check_picture(out)
-    _draw(name, run, out, points)
+    _draw(name, run, out, points, fitted_to)
     note(f"{out} written")
 
 
-def _draw(name: str, run: Path, out: Path, points: int | None) -> None:
+def _draw(name: str, run: Path, out: Path, points: int | None, fitted_to: str | None) -> None:
     if name == "paths":
         from gelato.report.paths_figure import draw_paths
 
@@ -57,9 +61,7 @@ def _draw(name: str, run: Path, out: Path, points: int | None) -> None:
 
         draw_driving(read_driving(run), out)
         return
-    from gelato.model.training import load_model
-
-    fitted = load_model(run)
+    fitted = fitted_model(run, fitted_to)
     if name == "four-rooms":
         from gelato.report.four_rooms_figure import draw_four_rooms
 

@@ -62,18 +62,17 @@ def fit(
 
 
 @model.command
-def check(run: Positional[Path], json: bool = False, plot: Path | None = None) -> None:
+def check(run: Positional[Path], json: bool = False, plot: Path | None = None, fitted_to: str | None = None) -> None:
     """Measure a fitted model on held-out episodes: one step ahead, and along real action sequences.
 
     Args:
         run: The fit's folder.
         json: Print one JSON object and nothing else.
         plot: Also draw open-loop rollouts as fans against the truth into this file (.png, .pdf or .svg).
+        fitted_to: The data that the model was fitted to, where it is no longer where it was.
     """
-    from gelato.model.training import load_model
-
     check_picture(plot)
-    fitted = load_model(run)
+    fitted = fitted_model(run, fitted_to)
     result = check_of(fitted)
     if plot is not None:
         from gelato.report.model_figure import draw_rollouts
@@ -83,6 +82,14 @@ def check(run: Positional[Path], json: bool = False, plot: Path | None = None) -
         print_json(result)
     else:
         print_check(result)
+
+
+def fitted_model(run: Path, fitted_to: str | None) -> Any:
+    """The fitted model of a run, with its data found where the run says or where the user does."""
+    from gelato.data.reference import load
+    from gelato.model.training import load_model
+
+    return load_model(run, None if fitted_to is None else load(fitted_to))
 
 
 def check_of(fitted: Any) -> dict[str, Any]:

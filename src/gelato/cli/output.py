@@ -1,6 +1,7 @@
 """What commands put out: a table for people, one JSON object for programs, pictures."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -74,3 +75,5 @@ def check_file(path: Path | None) -> None:
         raise InputError(f"{path}: is a folder; name a file")
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path}: no permission to write to the folder {path.parent}")

@@ -218,6 +218,7 @@ def table(
 
     from gelato.errors import InputError
     from gelato.report.policy_table import aggregate, as_text, gather, summarise_policies
+    from gelato.whole import whole_file
 
     if not runs:
         raise InputError("name at least one run's folder")
@@ -230,7 +231,8 @@ def table(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text)
+        with whole_file(out) as partial:
+            partial.write_text(text)
 
 
 def export(

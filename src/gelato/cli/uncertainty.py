@@ -6,6 +6,7 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from gelato.cli.data import Ref
+from gelato.cli.model import fitted_model
 from gelato.cli.output import check_file, check_picture, check_records, print_json, print_table
 
 # Episodes that are shown.
@@ -27,6 +28,7 @@ def uncertainty(
     json: bool = False,
     plot: Path | None = None,
     results: Path | None = None,
+    fitted_to: str | None = None,
 ) -> None:
     """Judge penalties against the model's true one-step error, on the data and on graded departures from it.
 
@@ -43,9 +45,9 @@ def uncertainty(
         json: Print one JSON object and nothing else.
         plot: Also draw risk against coverage, and penalty against error, into this file (.png, .pdf or .svg).
         results: Also merge the records into this JSON file.
+        fitted_to: The data that the model was fitted to, where it is no longer where it was.
     """
     from gelato.errors import InputError
-    from gelato.model.training import load_model
     from gelato.uncertainty.instrument import measure
 
     if rows < 20:
@@ -54,8 +56,9 @@ def uncertainty(
         raise InputError("name at least one penalty after --penalties, or leave it out for all of them")
     check_picture(plot)
     check_records(results)
+    fitted = fitted_model(run, fitted_to)
     reports = measure(
-        load_model(run), penalties=penalties, rows=rows, simulate=simulator, calibration=calibration, points=points
+        fitted, penalties=penalties, rows=rows, simulate=simulator, calibration=calibration, points=points
     )
     records = [record for report in reports for record in report.records()]
     if results is not None:
@@ -80,6 +83,7 @@ def trust(
     seed: int = 0,
     json: bool = False,
     out: Path | None = None,
+    fitted_to: str | None = None,
 ) -> None:
     """Say on which state-actions of other data a fitted model can be trusted.
 
@@ -95,13 +99,13 @@ def trust(
         seed: Of which seed's model.
         json: Print one JSON object and nothing else.
         out: Also write every judged row (episode, step, penalty, trusted) into this CSV file.
+        fitted_to: The data that the model was fitted to, where it is no longer where it was.
     """
     import numpy as np
 
     from gelato.cli.output import print_fields
     from gelato.data.reference import load
     from gelato.errors import InputError
-    from gelato.model.training import load_model
     from gelato.progress import working
     from gelato.results import write_csv
     from gelato.uncertainty.trust import Trust, check_spaces
@@ -111,7 +115,7 @@ def trust(
     check_file(out)
     if out is not None and out.suffix != ".csv":
         raise InputError(f"{out}: rows are written as a table; name a file that ends in .csv")
-    fitted, dataset = load_model(run), load(data)
+    fitted, dataset = fitted_model(run, fitted_to), load(data)
     check_spaces(fitted, dataset)
     with working("measuring distances to the model's data"):
         judge = Trust(fitted, penalty=penalty, seed=seed)

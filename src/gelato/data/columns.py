@@ -95,10 +95,11 @@ def _check_lengths(columns: Columns) -> None:
 def _floats(column: Column, source: str, field: str) -> Num[np.ndarray, "n *value"]:
     if column.dtype.kind not in "fiub":
         raise InputError(f"{source}: {field} holds {column.dtype}, not real numbers")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray(column, dtype=np.float32)
-    # A sum is finite only if every value is: one fast pass in the usual case, no mask of the array's size.
-    if not np.isfinite(values.sum(dtype=np.float64)):
+        # A sum is finite only if every value is: one fast pass in the usual case, no mask of the array's size.
+        finite = np.isfinite(values.sum(dtype=np.float64))
+    if not finite:
         row = int(np.argmin(np.isfinite(values).reshape(len(values), -1).all(axis=1)))
         value = values[row].ravel()
         bad = value[~np.isfinite(value)][0]
@@ -137,6 +138,11 @@ def _truncations(
             note(f"{columns.source}: {unmarked.sum():,} jumps in the states, the first after row {row}, taken for ends")
     elif columns.episode_limit is not None and not truncated.any():
         truncated |= _limit_reached(terminated, columns.episode_limit)
+    elif columns.terminals is None and columns.timeouts is None:
+        note(
+            f"{columns.source}: nothing marks where an episode ends, so its {len(states):,} steps are taken for one; "
+            "mark the last step of each by `terminals` or `timeouts`"
+        )
     truncated[-1] |= not terminated[-1]
     return truncated
 

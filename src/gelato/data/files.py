@@ -14,6 +14,7 @@ from gelato.data.spaces import ActionSpace, Continuous
 from gelato.data.transitions import Transitions
 from gelato.envs.scores import task_of
 from gelato.errors import InputError
+from gelato.progress import note
 
 # The names each field goes by, the commonest first.
 FIELD_NAMES = {
@@ -25,6 +26,10 @@ FIELD_NAMES = {
     "timeouts": ("timeouts", "truncations", "truncated", "episode_terminals"),
 }
 _REQUIRED = ("observations", "actions", "rewards")
+# Single precision is too little for a column that it resolves into fewer steps than this.
+_FEWEST_STEPS = 1_000
+# Of a file's fields that an error names.
+_MOST_NAMED = 20
 
 # D4RL's locomotion environments all stop after this many steps; v0 files do not mark it.
 _D4RL_EPISODE_LIMIT = 1000
@@ -66,7 +71,8 @@ def _columns(path: Path, available: set[str], read: Read, names: Mapping[str, st
         candidates = (names[field],) if field in names else usual
         found = next((name for name in candidates if name in available), None)
         if found is None and (field in _REQUIRED or field in names):
-            present = ", ".join(sorted(available)) or "no fields"
+            shown = sorted(available)[:_MOST_NAMED]
+            present = ", ".join([*shown, "…"] if len(available) > len(shown) else shown) or "no fields"
             raise InputError(
                 f"{path}: no field {' or '.join(candidates)}; the file has {present}. "
                 f"Name the field with ,{field}=NAME after the path"
@@ -84,10 +90,11 @@ def _open(path: Path) -> Iterator[tuple[set[str], Read]]:
         raise InputError(f"{path}: no such file")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name the file inside it")
-    if path.suffix == ".npz":
+    kind = path.suffix.lower()
+    if kind == ".npz":
         with _open_npz(path) as opened:
             yield opened
-    elif path.suffix in (".hdf5", ".h5"):
+    elif kind in (".hdf5", ".h5"):
         with _open_hdf5(path) as opened:
             yield opened
     else:
@@ -109,7 +116,7 @@ def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
 
     def read(name: str) -> np.ndarray:
         try:
-            return _compact(archive[name])
+            return _compact(archive[name], f"{path}: {name}")
         except ValueError as error:
             if "allow_pickle" not in str(error):
                 raise InputError(f"{path}: field {name} cannot be read ({error})") from error
@@ -132,15 +139,29 @@ def _open_hdf5(path: Path) -> Iterator[tuple[set[str], Read]]:
 
     def read(name: str) -> np.ndarray:
         try:
-            return _compact(np.asarray(file[name][()]))
+            return _compact(np.asarray(file[name][()]), f"{path}: {name}")
         except (OSError, TypeError) as error:
             raise InputError(f"{path}: field {name} cannot be read, the file is damaged ({error})") from error
 
+    names: set[str] = set()
     with file:
-        yield {name for name, item in file.items() if isinstance(item, h5py.Dataset)}, read
+        file.visititems(lambda name, item: names.add(name) if isinstance(item, h5py.Dataset) else None)
+        yield names, read
 
 
-def _compact(array: np.ndarray) -> np.ndarray:
+def _compact(array: np.ndarray, what: str) -> np.ndarray:
     """Doubles as floats, at once: two copies of every column would not fit where one does."""
-    with np.errstate(over="ignore"):
-        return array.astype(np.float32) if array.dtype == np.float64 else array
+    if array.dtype != np.float64 or array.size == 0:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        floats = array.astype(np.float32)
+        step = np.spacing(np.abs(floats).max(axis=0))
+        width = np.ptp(array, axis=0)
+        coarse = np.flatnonzero((width > 0) & (width < _FEWEST_STEPS * step))
+    if len(coarse):
+        column = coarse[0]
+        note(
+            f"{what}: column {column} varies by {np.ravel(width)[column]:.3g}, but so far from zero that single "
+            f"precision holds it in steps of {np.ravel(step)[column]:.2g}; subtract its first value"
+        )
+    return floats

@@ -4,7 +4,7 @@ Minari keeps each episode as a group of small arrays, which takes over a millise
 many short episodes would cost a minute at every start, so its arrays are kept in one file once they have been read.
 """
 
-import os
+from contextlib import suppress
 from pathlib import Path
 
 import minari
@@ -13,6 +13,8 @@ import numpy as np
 from gelato.data.minari_episodes import observation_shape
 from gelato.data.spaces import from_gymnasium
 from gelato.data.transitions import Transitions
+from gelato.errors import InputError
+from gelato.whole import whole_file
 
 _COPY = Path(".gelato") / "transitions.npz"
 # Below this many episodes, reading them is as quick as reading the copy.
@@ -50,10 +52,8 @@ def write_copy(dataset: minari.MinariDataset, transitions: Transitions) -> None:
         return
     path, stamp = _place(dataset)
     columns = {field: value for field, value in vars(transitions).items() if isinstance(value, np.ndarray)}
-    partial = path.with_name(f"{os.getpid()}.npz")
-    try:
+    # A read-only or full store costs time at the next start, nothing else.
+    with suppress(OSError, InputError):
         path.parent.mkdir(exist_ok=True)
-        np.savez(partial, **columns, stamp=np.array(stamp))  # type: ignore[arg-type]
-        partial.replace(path)
-    except OSError:  # A read-only or full store costs time at the next start, nothing else.
-        partial.unlink(missing_ok=True)
+        with whole_file(path) as partial:
+            np.savez(partial, **columns, stamp=np.array(stamp))  # type: ignore[arg-type]

@@ -77,6 +77,8 @@ def parse(reference: str) -> Reference:
     options: dict[str, str] = {}
     # From the end, and known keys only: a path may hold commas of its own.
     while match := re.fullmatch(rf"(.*),({'|'.join(_OPTIONS[scheme]) or '(?!)'})=([^,]*)", target):
+        if match[2] in options:
+            raise InputError(f"{reference}: says {match[2]}= twice")
         target, options[match[2]] = match[1], match[3]
     option = re.fullmatch(r"(.*?),(\w+=.*)", target)
     if option and not (scheme in ("file", "d4rl") and Path(target).expanduser().exists()):
@@ -101,6 +103,8 @@ def _refuse(reference: str, scheme: str, target: str, option: str) -> NoReturn:
 
 def load(reference: str) -> Dataset:
     """Load the data a reference names, making a named dataset on first use."""
+    if not isinstance(reference, str):
+        raise InputError(f"{reference!r} is no reference; data is named by a string, a file by 'file:PATH'")
     parsed = parse(reference)
     if parsed.scheme == "named":
         named = resolve(parsed)

@@ -47,7 +47,10 @@ def checked_id(name: str) -> str:
     try:
         parse_dataset_id(versioned)
     except ValueError as error:
-        raise InputError(f"{name!r} is not a Minari id; use letters, digits, - and _ such as mine/log-v0") from error
+        raise InputError(
+            f"{name!r} is not a Minari id; use letters, digits, - and _, two characters or more before a /, such as "
+            "mine/log-v0"
+        ) from error
     if exists(versioned):
         raise InputError(f"minari:{versioned} exists already; choose another name or a higher version")
     return versioned

@@ -121,7 +121,10 @@ def split(
         raise InputError(f"held_out_fraction is {held_out_fraction}; it must lie strictly between 0 and 1")
     slices = transitions.episode_slices
     if len(slices) < 2:
-        raise InputError("the data is a single episode, which cannot be split by episode; record at least two")
+        raise InputError(
+            "a single episode cannot be split by episode; record at least two, or mark where pieces of a long one end "
+            "(`timeouts`)"
+        )
     held_out_count = min(max(1, round(held_out_fraction * len(slices))), len(slices) - 1)
     chosen = np.random.default_rng(seed).permutation(len(slices))[:held_out_count]
     held_out = np.zeros(len(transitions), bool)

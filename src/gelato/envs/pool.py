@@ -22,7 +22,7 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     # Spawned, not forked: a forked child of a process that has started JAX's threads can hang.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_belong_to_parent)
     try:
         with _undisturbed_start():
             # As many tasks at once as workers: the pool starts them all now instead of one by one later.
@@ -52,8 +52,9 @@ def _undisturbed_start() -> Iterator[None]:
         main.__dict__.update(hidden)
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed must not live on."""
+def _belong_to_parent() -> None:
+    """A worker ends when its parent does, not when both are asked to (`timeout`): the parent has a block to finish."""
+    os.setpgrp()
 
     def watch() -> None:
         parent = parent_process()

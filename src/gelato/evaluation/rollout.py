@@ -20,7 +20,7 @@ from gelato.envs.pool import worker_pool
 from gelato.envs.simulate import available_environment
 from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy
-from gelato.progress import Advance
+from gelato.progress import Advance, note
 
 # Apart from the seeds that datasets are usually made with.
 FIRST_SEED = 100_000
@@ -59,18 +59,27 @@ class Evaluator:
         """Every policy for that many episodes, the same seeds for each; `advance` hears of every one that ended."""
         seeds = [FIRST_SEED + episode for episode in range(episodes)]
         tasks = [(self.environment, policy, seed) for policy in policies for seed in seeds]
-        over_cores = map if self._executor is None else self._executor.map
         outcomes = []
-        try:
-            for outcome in over_cores(run_episode, *zip(*tasks)):
-                outcomes.append(outcome)
-                if advance is not None:
-                    advance()
-        except BrokenProcessPool as error:
-            raise InputError("a worker process died, perhaps out of memory; what was trained is kept") from error
+        for outcome in self._outcomes(tasks):
+            outcomes.append(outcome)
+            if advance is not None:
+                advance()
         table = np.array(outcomes).reshape(len(policies), episodes, 3)
         drives = driving_task(self.environment) is not None
         return [Evaluation(rows[:, 0], rows[:, 1].astype(int), rows[:, 2] > 0 if drives else None) for rows in table]
+
+    def _outcomes(self, tasks: Sequence[tuple[str, DeployedPolicy, int]]) -> Iterator[tuple[float, int, bool]]:
+        """What comes of every task, in order; what workers leave undone when one of them dies is done here."""
+        done = 0
+        if self._executor is not None:
+            try:
+                for outcome in self._executor.map(run_episode, *zip(*tasks)):
+                    yield outcome
+                    done += 1
+            except BrokenProcessPool:
+                note("a worker process died, perhaps out of memory; episodes are run by one process from now on")
+                self._executor = None
+        yield from (run_episode(*task) for task in tasks[done:])
 
 
 @contextmanager

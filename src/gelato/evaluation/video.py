@@ -1,5 +1,6 @@
 """An episode as a moving picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from gelato.envs.driving import driving_task
 from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy
 from gelato.evaluation.rollout import record_frames
+from gelato.whole import whole_file
 
 _MILLISECONDS = 33.0
 _MOST_FRAMES = 300
@@ -34,13 +36,19 @@ def write_video(policy: DeployedPolicy, environment: str, path: Path) -> None:
     milliseconds = _MILLISECONDS if task is None else 1000 / task.settings["simulation_frequency"]
     thinned = -(-len(frames) // _MOST_FRAMES)
     frames, milliseconds = frames[::thinned], milliseconds if task is None else milliseconds * thinned
-    if path.suffix == ".mp4":
-        writer = _ffmpeg(path).write_frames(str(path), frames[0].shape[1::-1], fps=1000 / milliseconds)
-        writer.send(None)
-        for frame in frames:
-            writer.send(np.ascontiguousarray(frame))
-        writer.close()
-        return
+    with whole_file(path) as partial:
+        (_write_mp4 if path.suffix == ".mp4" else _write_gif)(partial, frames, milliseconds)
+
+
+def _write_mp4(path: Path, frames: Sequence[np.ndarray], milliseconds: float) -> None:
+    writer = _ffmpeg(path).write_frames(str(path), frames[0].shape[1::-1], fps=1000 / milliseconds)
+    writer.send(None)
+    for frame in frames:
+        writer.send(np.ascontiguousarray(frame))
+    writer.close()
+
+
+def _write_gif(path: Path, frames: Sequence[np.ndarray], milliseconds: float) -> None:
     from PIL import Image
 
     pictures = [Image.fromarray(frame) for frame in frames]

@@ -54,6 +54,8 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         if self._state is None:
             raise InputError("step was called before reset; call reset first")
         given = np.asarray(actions)
+        if given.shape != self.action_space.shape:
+            raise InputError(f"actions have shape {given.shape}; it must be {self.action_space.shape}")
         encoded = self._space.encode(given if isinstance(self._space, Discrete) else given.astype(np.float32))
         self._key, key = jax.random.split(self._key)
         step, self._state = _step(self.mdp, self._state, encoded, jax.random.split(key, self.num_envs))

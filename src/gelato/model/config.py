@@ -61,7 +61,7 @@ class ModelConfig:
         )
         for name in positive:
             if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
+                raise InputError(f"the model's {name} is {getattr(self, name)}; it must be positive")
         if self.activation not in SMOOTH:
             raise InputError(f"activation {self.activation!r} is not one of {', '.join(SMOOTH)}")
         if min(self.variance_updates, self.variance_centres) < 0:

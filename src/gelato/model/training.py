@@ -126,7 +126,10 @@ def _data_of(folder: Run, reference: str) -> Dataset:
     try:
         return load(reference)
     except InputError as error:
-        raise InputError(f"{folder.folder}: was fitted to {reference}, which cannot be read here ({error})") from error
+        raise InputError(
+            f"{folder.folder}: was fitted to {reference}, which cannot be read here ({error}); say where that data is "
+            "now by --fitted-to, in Python as the second argument of `load_model`"
+        ) from error
 
 
 def split_for(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Transitions]:
@@ -134,7 +137,10 @@ def split_for(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Trans
     data = dataset.transitions.with_successors()
     if len(data) == 0:
         raise InputError(f"{dataset.reference}: no step has a successor; give episodes of one step next_observations")
-    return split(data, config.held_out_fraction, seed=0)
+    try:
+        return split(data, config.held_out_fraction, seed=0)
+    except InputError as error:
+        raise InputError(f"{dataset.reference}: {error}") from error
 
 
 def split_to_fit(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Transitions]:

@@ -211,7 +211,8 @@ def as_text(records: Sequence[Record], form: str) -> str:
 
 
 def _form_of(cells: Sequence[Record]) -> str:
-    return return_form(*(float(mean) for cell in cells if (mean := cell["return_mean"]) is not None))
+    names = ("return_mean", "data_return")
+    return return_form(*(float(value) for cell in cells for name in names if (value := cell[name]) is not None))
 
 
 def return_form(*returns: float) -> str:

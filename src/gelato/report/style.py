@@ -1,10 +1,11 @@
 """One look for all figures: sizes for print, colours that stay apart in grey, equal bytes for equal content."""
 
-import os
 from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
+
+from gelato.whole import whole_file
 
 INK, BLUE, ORANGE, GREY = "#222222", "#2f6690", "#d97706", "#9aa0a6"
 MARK, SHADE = "#ff5a36", "#eeeeee"
@@ -27,10 +28,6 @@ matplotlib.rcParams.update(
 
 def save(figure: Figure, path: Path) -> None:
     """Write the picture whole or not at all, without the date, so that equal content gives equal bytes."""
-    partial = path.with_name(f".{os.getpid()}{path.suffix}")
     undated = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix]
-    try:
+    with whole_file(path) as partial:
         figure.savefig(partial, bbox_inches="tight", metadata=undated)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

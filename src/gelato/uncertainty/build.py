@@ -75,7 +75,8 @@ def build_penalty(
     shortlist = shortlist or k
     if not 1 <= k <= shortlist <= len(data) - 1:
         raise InputError(
-            f"{k} neighbours out of {shortlist} were asked for, but only {len(data) - 1} points can be one"
+            f"{max(k, 1)} neighbours out of {max(shortlist, 1)} are sought, but only {len(data) - 1} points can be "
+            "one; give more"
         )
 
     def geodesic() -> Geodesic:

@@ -137,14 +137,16 @@ class Trust:
 
 def check_spaces(fitted: FittedModel, dataset: Dataset) -> None:
     """Refuse data whose states or actions are not those a model was fitted to."""
-    space, known = dataset.transitions.action_space, fitted.scaling.action_space
-    if space != known:
-        raise InputError(
-            f"{dataset.reference}: its actions are {space}, the model's {known}; say low= and high=, or discrete="
-        )
     sizes = [data.transitions.states.shape[1] for data in (dataset, fitted.dataset)]
-    if sizes[0] != sizes[1]:
-        raise InputError(f"{dataset.reference}: its states are {sizes[0]} numbers, the model's {sizes[1]}")
+    spaces = dataset.transitions.action_space, fitted.scaling.action_space
+    found = [
+        f"its {name}, the model's {known}"
+        for name, own, known in ((f"actions are {spaces[0]}", *spaces), (f"states are {sizes[0]} numbers", *sizes))
+        if own != known
+    ]
+    if found:
+        remedy = "; say low= and high=, or discrete=" if sizes[0] == sizes[1] else ""
+        raise InputError(f"{dataset.reference}: {'; '.join(found)}{remedy}")
 
 
 @eqx.filter_jit
