@@ -26,6 +26,7 @@ from gelato.model import training
 from gelato.model.config import preset
 from gelato.pipeline import train
 from gelato.report.policy_table import gather
+from gelato.tensorboard import mirror
 from gelato.trained import evaluate_run, most_valued, trained_policies
 from gelato.worlds import latent_dynamics
 
@@ -186,11 +187,24 @@ def test_metrics_are_there_for_tensorboard_too(finished: Path) -> None:
     assert {"gelato-0", "gelato-1", "bc-1"} <= runs
 
 
+def test_what_was_logged_last_is_there_when_training_is_interrupted(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), mirror(tmp_path) as write:
+        for step in range(20):
+            write([{"step": step, "method": "bc", "seed": 0, "loss": 1.5}])
+        raise KeyboardInterrupt
+    (events,) = (tmp_path / "bc-0").glob("events*")
+    assert events.read_bytes().count(b"loss") == 20
+
+
 def test_the_mdp_of_a_run_is_an_environment_for_others(finished: Path, dataset: Dataset) -> None:
     env = pessimistic_env(finished / "model", penalty="euclidean", horizon=3, doubt=0.01, num_envs=2, seed=1)
     env.reset(seed=0)
     _, _, terminated, truncated, infos = zip(*(env.step(np.zeros(2, int)) for _ in range(3)))
     assert infos[0]["penalty"].shape == (2,) and np.any([*terminated, *truncated])
+    with pytest.raises(InputError, match=r"actions have shape \(3,\); it must be \(2,\)"):
+        env.step(np.zeros(3, int))
+    with pytest.raises(InputError, match="penalty's weight is -1"):
+        pessimistic_env(finished / "model", penalty_weight=-1.0)
 
 
 def test_doubt_is_the_mean_deviation_of_a_blurred_state_over_the_data(finished: Path) -> None:

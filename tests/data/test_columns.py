@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gelato.data.columns import Columns, assemble
 from gelato.data.files import load_d4rl, load_file
+from gelato.data.reference import load
 from gelato.data.spaces import Continuous, Discrete
 from gelato.errors import InputError
 
@@ -273,3 +274,43 @@ def test_a_missing_field_is_named_with_what_the_file_has(tmp_path):
     np.savez(path, observations=np.zeros((3, 2)), rewards=np.ones(3))
     with pytest.raises(InputError, match="no field actions or action or acts; the file has observations, rewards"):
         load_file(path)
+
+
+def plain(states):
+    return {"observations": states, "actions": np.zeros((len(states), 1)), "rewards": np.zeros(len(states))}
+
+
+def test_a_log_without_marks_of_its_ends_is_said_to_be_one_episode(tmp_path, capsys):
+    np.savez(tmp_path / "log.NPZ.npz", **plain(np.arange(30.0)[:, None]))
+    (tmp_path / "log.NPZ.npz").rename(tmp_path / "log.NPZ")
+    assert len(load_file(tmp_path / "log.NPZ").episode_slices) == 1
+    assert "nothing marks where an episode ends, so its 30 steps are taken for one" in capsys.readouterr().err
+
+
+def test_a_column_too_fine_for_single_precision_is_said(tmp_path, capsys):
+    date, fine = 1.7e9 + 0.05 * np.arange(400), 1e3 + 0.05 * np.arange(400)
+    np.savez(tmp_path / "log.npz", **plain(np.stack([fine, date], axis=1)), timeouts=np.arange(400) % 200 == 199)
+    load_file(tmp_path / "log.npz")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "observations: column 1 varies by 20," in told and "in steps of 1.3e+02" in told and "column 0" not in told
+
+
+def test_fields_may_lie_in_groups_of_a_file(tmp_path):
+    with h5py.File(tmp_path / "log.hdf5", "w") as file:
+        for name, column in plain(np.arange(8.0)[:, None]).items():
+            file[f"data/{name}"] = column
+        file["data/timeouts"] = np.arange(8) % 4 == 3
+    names = {field: f"data/{field}" for field in ("observations", "actions", "rewards", "timeouts")}
+    assert len(load_file(tmp_path / "log.hdf5", names).episode_slices) == 2
+    with pytest.raises(InputError, match="the file has data/actions, data/observations"):
+        load_file(tmp_path / "log.hdf5")
+
+
+def test_an_option_said_twice_is_refused():
+    with pytest.raises(InputError, match="says low= twice"):
+        load("file:log.npz,low=-2,high=2,low=-3")
+
+
+def test_a_path_is_that_of_a_plain_file(tmp_path):
+    np.savez(tmp_path / "log.npz", **plain(np.arange(8.0)[:, None]))
+    assert load(tmp_path / "log.npz").reference == f"file:{tmp_path / 'log.npz'}"

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import gymnasium
@@ -9,6 +10,7 @@ import pytest
 from gelato.agents.networks import Actor
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Standardiser
+from gelato.envs.pool import worker_pool
 from gelato.evaluation import rollout
 from gelato.evaluation.deploy import deploy
 from gelato.evaluation.deployed import DeployedPolicy, load_policies, save_policies
@@ -30,6 +32,11 @@ def parts(space: ActionSpace, activation: str = "silu") -> tuple[Actor, Gaussian
     rewards = Standardiser(np.zeros(1, np.float32), np.ones(1, np.float32))
     encoder = GaussianMLP(2, 5, (16, 16), activation, 1e-4, shortcut=True, key=jax.random.key(0))
     return Actor(5, space, (16, 16), key=jax.random.key(1)), encoder, Scaling(states, rewards, space)
+
+
+def unit(size: int) -> tuple[Standardiser, Standardiser]:
+    one = Standardiser(np.zeros(size, np.float32), np.ones(size, np.float32))
+    return one, one
 
 
 @pytest.mark.parametrize("activation", ["silu", "tanh", "gelu", "softplus"])
@@ -63,6 +70,25 @@ def test_episodes_depend_on_their_seed_alone() -> None:
     assert first.lengths[0] == run_episode("gelato/FourRooms-v0", policy, 100_000)[1] == 100
 
 
+def test_episodes_that_dead_workers_leave_are_run_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    policy = deploy(Actor(2, Discrete(4), (8,), key=jax.random.key(2)), None, Scaling(*unit(2), Discrete(4)))
+    with evaluator("gelato/FourRooms-v0", 2) as evaluate, evaluator("gelato/FourRooms-v0", 1) as alone:
+        (whole,) = evaluate([policy], 4)
+        for worker in list(evaluate._executor._processes.values()):
+            worker.kill()
+        (rest,) = evaluate([policy], 4)
+        (expected,) = alone([policy], 4)
+    np.testing.assert_array_equal(whole.returns, rest.returns)
+    np.testing.assert_array_equal(expected.returns, rest.returns)
+    assert "a worker process died" in capsys.readouterr().err
+
+
+def test_workers_are_not_of_the_group_that_is_asked_to_end() -> None:
+    with worker_pool(2) as pool:
+        assert pool is not None
+        assert os.getpgrp() not in {pool.submit(os.getpgrp).result() for _ in range(4)}
+
+
 def test_an_environment_with_other_spaces_is_refused() -> None:
     assert environment_of("Hopper-v5", 11, Continuous((-1.0,) * 3, (1.0,) * 3)) == "Hopper-v5"
     with pytest.raises(ValueError, match="Hopper-v5: has observations"):
@@ -93,6 +119,5 @@ def test_a_film_of_an_environment_without_a_time_limit_ends(monkeypatch: pytest.
     monkeypatch.setattr(rollout, "make_environment", lambda *_, **__: endless)
     monkeypatch.setattr(rollout, "_LONGEST_FILM", 150)
     actor = Actor(2, Discrete(4), (8,), key=jax.random.key(2))
-    unit = Standardiser(np.zeros(2, np.float32), np.ones(2, np.float32))
-    policy = deploy(actor, None, Scaling(unit, unit, Discrete(4)))
+    policy = deploy(actor, None, Scaling(*unit(2), Discrete(4)))
     assert len(rollout.record_frames("gelato/FourRooms-v0", policy)) == 150

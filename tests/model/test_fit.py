@@ -371,6 +371,15 @@ def test_fit_and_check_from_the_command_line(untrained, store, tmp_path, capsys)
     main(["model", "check", str(tmp_path / "run"), "--json", "--plot", str(tmp_path / "fans.png")])
     result = json.loads(capsys.readouterr().out)
     assert result["dataset"] == "four-rooms,transitions=600,seed=0" and (tmp_path / "fans.png").stat().st_size > 10_000
+    # Another place of the same data is as good as the one the run knows.
+    description = json.loads((tmp_path / "run" / "run.json").read_text())
+    description["data"]["reference"] = "file:/moved.npz"
+    (tmp_path / "run" / "run.json").write_text(json.dumps(description))
+    with pytest.raises(SystemExit):
+        main(["model", "check", str(tmp_path / "run")])
+    assert "/moved.npz: no such file); say where that data is now by --fitted-to" in capsys.readouterr().err
+    main(["model", "check", str(tmp_path / "run"), "--json", "--fitted-to", reference])
+    assert json.loads(capsys.readouterr().out)["seeds"] == result["seeds"]
     with pytest.raises(SystemExit) as stop:
         main(["model", "check", str(tmp_path)])
     assert stop.value.code == 2 and "not a run's folder" in capsys.readouterr().err

@@ -101,10 +101,9 @@ def _refuse(reference: str, scheme: str, target: str, option: str) -> NoReturn:
     raise InputError(f"{reference}: unknown option {option!r}; {hint}")
 
 
-def load(reference: str) -> Dataset:
-    """Load the data a reference names, making a named dataset on first use."""
-    if not isinstance(reference, str):
-        raise InputError(f"{reference!r} is no reference; data is named by a string, a file by 'file:PATH'")
+def load(reference: str | Path) -> Dataset:
+    """Load the data a reference names, making a named dataset on first use; a path is that of a plain file."""
+    reference = f"file:{reference}" if isinstance(reference, Path) else reference
     parsed = parse(reference)
     if parsed.scheme == "named":
         named = resolve(parsed)
