@@ -66,6 +66,8 @@ def in_one_line(box: str) -> str:
         elif not line[margin:].startswith(" " * 8):
             sections[-1].append(line[margin:])
     told = [_section(lines) for lines in sections if lines and not lines[0].startswith("Argument helptext")]
+    if len(told) < 2:
+        return " ".join(box.split())
     *reasons, footer = told
     line = "; ".join(text.rstrip(".") for text in reasons)
     for strange, plain in _PLAINER:

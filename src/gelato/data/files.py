@@ -151,17 +151,19 @@ def _open_hdf5(path: Path) -> Iterator[tuple[set[str], Read]]:
 
 def _compact(array: np.ndarray, what: str) -> np.ndarray:
     """Doubles as floats, at once: two copies of every column would not fit where one does."""
-    if array.dtype != np.float64 or array.size == 0:
+    if array.dtype != np.float64:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
-        floats = array.astype(np.float32)
-        step = np.spacing(np.abs(floats).max(axis=0))
-        width = np.ptp(array, axis=0)
-        coarse = np.flatnonzero((width > 0) & (width < _FEWEST_STEPS * step))
-    if len(coarse):
-        column = coarse[0]
+        if array.ndim and array.size:
+            _say_if_coarse(array.min(axis=0).ravel(), array.max(axis=0).ravel(), what)
+        return array.astype(np.float32)
+
+
+def _say_if_coarse(low: np.ndarray, high: np.ndarray, what: str) -> None:
+    """A column far from zero (a date in seconds) may vary by less than single precision resolves there."""
+    width, step = high - low, np.spacing(np.maximum(-low, high).astype(np.float32))
+    for column in np.flatnonzero((width > 0) & (width < _FEWEST_STEPS * step))[:1]:
         note(
-            f"{what}: column {column} varies by {np.ravel(width)[column]:.3g}, but so far from zero that single "
-            f"precision holds it in steps of {np.ravel(step)[column]:.2g}; subtract its first value"
+            f"{what}: column {column} varies by {width[column]:.3g}, but so far from zero that single precision holds "
+            f"it in steps of {step[column]:.2g}; subtract its first value"
         )
-    return floats
