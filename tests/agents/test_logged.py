@@ -94,7 +94,7 @@ def test_the_last_update_leaves_the_actor_where_it_is(loops: Experience) -> None
     last = eqx.tree_at(lambda p: p.step, policy, jnp.asarray(CONFIG.updates, jnp.int32))
 
     def moved(before: SACState) -> tuple[float, float]:
-        after, _ = update(before, world.real[0], terms, CONFIG, draws)
+        after, _ = eqx.filter_jit(update)(before, world.real[0], terms, CONFIG, draws)
         agents = [(agent.actor.network.layers[0], agent.critics.layers[0]) for agent in (after.agent, before.agent)]
         return tuple(float(jnp.abs(new.weight - old.weight).max()) for new, old in zip(*agents, strict=True))
 
