@@ -181,6 +181,7 @@ def evaluate(
     if episodes < 1:
         raise InputError(f"episodes is {episodes}; run at least one")
     check_video(video)
+    check_file(video)
     check_named(environment)
     records = evaluate_run(run, episodes, which, method, seed, environment=environment)
     if video is not None:

@@ -8,6 +8,7 @@ import numpy as np
 from gelato.data.spaces import Discrete
 from gelato.errors import InputError
 from gelato.evaluation.deployed import DeployedPolicy, Stage
+from gelato.whole import whole_file
 
 # Of half the range of an action.
 TOLERANCE = 1e-5
@@ -37,7 +38,8 @@ def export_onnx(policy: DeployedPolicy, path: Path) -> float:
     difference = float(np.max(np.abs(found - np.array([policy(row) for row in observations])) / unit))
     if not difference <= TOLERANCE:
         raise InputError(f"{path}: the exported graph differs from the policy by {difference:.2g}; not written")
-    path.write_bytes(content)
+    with whole_file(path) as partial:
+        partial.write_bytes(content)
     return difference
 
 

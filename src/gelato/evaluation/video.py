@@ -17,13 +17,11 @@ _MOST_FRAMES = 300
 
 
 def check_video(path: Path | None) -> None:
-    """Refuse a file that cannot be written before anything is computed."""
+    """Refuse what is no video, or none that can be made here, before anything is computed."""
     if path is None:
         return
     if path.suffix not in (".gif", ".mp4"):
         raise InputError(f"{path}: a video is .gif or .mp4")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{path}: the folder does not exist")
     if path.suffix == ".mp4":
         _ffmpeg(path)
 
