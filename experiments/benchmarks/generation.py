@@ -1,4 +1,4 @@
-"""Transitions generated per second: ours on all cores against a plain Gymnasium loop, same policy, in turns."""
+"""Compare the speed of `generate` on all cores with a plain Gymnasium loop of the same policy."""
 
 import argparse
 import os
@@ -11,16 +11,19 @@ import numpy as np
 from gelato.data.behaviour import load_policy
 from gelato.data.generate import generate
 from gelato.data.recipes import RECIPES
-from gelato.results import merge_records
+from gelato.runs.records import merge_records
 
-RESULTS = Path(__file__).parents[1] / "results" / "speed.json"
+RESULTS = Path(__file__).parents[2] / "results" / "speed.json"
 
 
 def plain_loop(name: str, transitions: int) -> float:
     """Seconds a user's own loop takes: `gymnasium.make` as it comes, one process."""
     recipe = RECIPES[name]
     environment = gymnasium.make(recipe.environment)
-    policy, rng = load_policy(recipe.policies[0], environment.action_space), np.random.default_rng(0)
+    policy, rng = (
+        load_policy(recipe.policies[0], environment.action_space),
+        np.random.default_rng(0),
+    )
     start = time.perf_counter()
     observation, _ = environment.reset(seed=0)
     for _ in range(transitions):
@@ -38,7 +41,9 @@ def ours(name: str, transitions: int) -> float:
 
 
 def one_round(name: str, transitions: int) -> tuple[float, float]:
-    """Half the plain loop, ours, the other half: a machine that gets slower meanwhile slows both alike."""
+    """Half the plain loop, ours, the other half: a machine that gets slower meanwhile slows both
+    alike.
+    """
     before = plain_loop(name, transitions // 2)
     fast = ours(name, transitions)
     return before + plain_loop(name, transitions - transitions // 2), fast
@@ -47,14 +52,18 @@ def one_round(name: str, transitions: int) -> tuple[float, float]:
 def main() -> None:
     """Time rounds of both and record the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=["hopper-medium", "walker2d-medium", "halfcheetah-medium"])
+    parser.add_argument(
+        "names", nargs="*", default=["hopper-medium", "walker2d-medium", "halfcheetah-medium"]
+    )
     parser.add_argument("--transitions", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
     records = []
     for name in arguments.names:
         times = [one_round(name, arguments.transitions) for _ in range(arguments.rounds)]
-        plain, fast = (arguments.transitions / float(np.median(column)) for column in zip(*times, strict=True))
+        plain, fast = (
+            arguments.transitions / float(np.median(column)) for column in zip(*times, strict=True)
+        )
         record = {
             "what": f"generate {name}, {arguments.transitions:,} transitions",
             "device": f"CPU, {os.cpu_count()} cores",

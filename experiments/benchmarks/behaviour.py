@@ -1,4 +1,4 @@
-"""The mean return of each behaviour policy over 100,000 transitions, beside what it was trained to."""
+"""Compare the mean return of each behaviour policy with its return when it was trained."""
 
 import argparse
 from pathlib import Path
@@ -7,9 +7,9 @@ import numpy as np
 
 from gelato.data.generate import generate
 from gelato.data.recipes import Recipe
-from gelato.results import merge_records
+from gelato.runs.records import merge_records
 
-RESULTS = Path(__file__).parents[1] / "results" / "behaviour.json"
+RESULTS = Path(__file__).parents[2] / "results" / "behaviour.json"
 
 # Return of sampled actions when the policy was trained (200 episodes; 60 for halfcheetah).
 TRAINED = {
@@ -29,7 +29,9 @@ def main() -> None:
     parser.add_argument("--transitions", type=int, default=100_000)
     arguments = parser.parse_args()
     for policy, trained in TRAINED.items():
-        recipe = Recipe(policy, ENVIRONMENTS[policy.split("-")[0]], (policy,), arguments.transitions, "")
+        recipe = Recipe(
+            policy, ENVIRONMENTS[policy.split("-")[0]], (policy,), arguments.transitions, ""
+        )
         *whole, _cut = generate(recipe, arguments.transitions, seed=0)
         returns = np.array([episode.rewards.sum() for episode in whole])
         record = {

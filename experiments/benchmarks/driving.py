@@ -1,9 +1,10 @@
-"""The paper's driving figure on this harness: six tasks × penalties × five seeds, from five episodes of data each.
+"""Reproduce the paper's driving figure: six tasks × penalties × five seeds, five episodes of data.
 
-python benchmarks/driving.py --runs runs/driving
+python experiments/benchmarks/driving.py --runs runs/driving
 
-Writes results/driving.json: a record for every evaluation on the way (`episodes` 5) and for the last policies
-(`episodes` 50), and the data's own. Resumable: what is in the results is skipped, what was interrupted goes on.
+This writes results/driving.json: one record for the data, one for every evaluation during training
+(5 episodes) and one for every final policy (50 episodes). Run the command again to resume: it skips
+finished records and continues interrupted training.
 """
 
 import argparse
@@ -13,60 +14,86 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.tables import driving_table
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
-from gelato.envs.driving import TASKS
-from gelato.evaluation.rollout import evaluator
-from gelato.methods import method_for, train_preset
-from gelato.pipeline import train
-from gelato.report.driving import as_table
-from gelato.results import Record, device, merge_records, read_records
-from gelato.runs import Run
-from gelato.trained import environment_for, trained_policies
+from gelato.policy.evaluate import evaluator
+from gelato.runs.folder import Run
+from gelato.runs.records import Record, device, merge_records, read_records
+from gelato.tasks.driving import DRIVING_TASKS
+from gelato.training.policies import environment_for, trained_policies
+from gelato.training.presets import change_method, choose_parts, make_method
+from gelato.training.train import train
 
-RESULTS = Path(__file__).parents[1] / "results" / "driving.json"
+TASKS = {task.name: task for task in DRIVING_TASKS}
+RESULTS = Path(__file__).parents[2] / "results" / "driving.json"
 KEYS = ("dataset", "method", "seed", "steps")
 METHODS = ("gelato", "gelato-l2", "gelato-ensemble", "gelato-none", "bc")
 
 
 def main() -> None:
     """Train and evaluate what is missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tasks", nargs="*", default=list(TASKS), help="of " + ", ".join(TASKS))
     parser.add_argument("--runs", type=Path, default=Path("runs/driving"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, help="of PPO; the preset's unless told")
+    parser.add_argument("--steps", type=int, help="of PPO; default: the preset's")
     parser.add_argument("--episodes", type=int, default=50, help="of the last evaluation")
-    parser.add_argument("--evaluations", type=int, help="on the way; the preset's unless told")
+    parser.add_argument("--evaluations", type=int, help="on the way; default: the preset's")
     parser.add_argument("--way-episodes", type=int, default=5, help="of an evaluation on the way")
     parser.add_argument("--penalty-weight", type=float)
-    parser.add_argument("--workers", type=int, help="simulators side by side; one a core unless told")
-    parser.add_argument("--models", type=Path, help="folder of an earlier run's tasks, whose models are used again")
+    parser.add_argument(
+        "--workers", type=int, help="simulators side by side; default: one for each core"
+    )
+    parser.add_argument(
+        "--models", type=Path, help="folder of an earlier run's tasks, whose models are used again"
+    )
     arguments = parser.parse_args()
     for name in arguments.tasks:
         begun = time.monotonic()
         _run(arguments, name)
         print(f"{name} in {time.monotonic() - begun:.0f} s", flush=True)
-    print(as_table(read_records(arguments.results)))
+    print(driving_table(read_records(arguments.results)))
 
 
 def _run(arguments: argparse.Namespace, name: str) -> None:
     dataset = load(name)
-    config = train_preset("default", dataset)
+    parts = choose_parts(dataset)
     if arguments.steps is not None:
-        config = replace(config, ppo=replace(config.ppo, total=arguments.steps))
-    evaluations = arguments.evaluations or config.evaluations
-    config = replace(config, evaluations=evaluations, episodes=arguments.way_episodes)
+        parts = replace(parts, ppo=replace(parts.ppo, updates=arguments.steps))
+    evaluations = arguments.evaluations or parts.settings.evaluations
+    settings = replace(parts.settings, evaluations=evaluations, episodes=arguments.way_episodes)
     run = arguments.runs / name
-    methods = [method_for(method, dataset, penalty_weight=arguments.penalty_weight) for method in arguments.methods]
+    methods = []
+    for method_name in arguments.methods:
+        method = make_method(method_name, parts)
+        if method.penalises:
+            method = change_method(method, penalty_weight=arguments.penalty_weight)
+        methods.append(method)
     model = None if arguments.models is None else arguments.models / name / "model"
-    trained = train(dataset, run, methods, seeds=arguments.seeds, config=config, model=model, workers=arguments.workers)
+    trained = train(
+        dataset,
+        run,
+        methods,
+        seeds=arguments.seeds,
+        settings=settings,
+        model=model,
+        workers=arguments.workers,
+    )
     steps = {(row["method"], row["seed"]): row["steps"] for row in trained}
     on_the_way = [
-        _record(name, row["method"], int(row["seed"]), int(row["step"]), {**row, "episodes": config.episodes})
-        for path in sorted(run.glob("*/metrics.csv"))
+        _record(
+            name,
+            row["method"],
+            int(row["seed"]),
+            int(row["step"]),
+            {**row, "episodes": settings.episodes},
+        )
+        for path in sorted(run.glob("policies/*/metrics.csv"))
         for row in Run(path.parent).metrics
         if row.get("return") and int(row["step"]) < steps[row["method"], int(row["seed"])]
     ]
@@ -74,7 +101,9 @@ def _run(arguments: argparse.Namespace, name: str) -> None:
     _evaluate(arguments, name, run, steps)
 
 
-def _evaluate(arguments: argparse.Namespace, name: str, run: Path, steps: dict[tuple[str, int], int]) -> None:
+def _evaluate(
+    arguments: argparse.Namespace, name: str, run: Path, steps: dict[tuple[str, int], int]
+) -> None:
     """The last policies, one after the other: what is interrupted loses one of them."""
     there = {
         (record["method"], record["seed"], record["steps"])

@@ -1,10 +1,11 @@
-"""Make the partly trained drivers that the driving datasets come from, and measure them beside random actions.
+"""Train the behaviour policies of the driving datasets, and compare them with random actions.
 
-python benchmarks/driving_agents.py                  # all six, then results/driving_agents.json
-python benchmarks/driving_agents.py racetrack --whole # trained on, to see what a good driver reaches
-python benchmarks/driving_agents.py --shipped --episodes 200  # the shipped drivers measured again, none trained
+python experiments/benchmarks/driving_agents.py                    # all six drivers
+python experiments/benchmarks/driving_agents.py racetrack --whole  # train until it is good
+python experiments/benchmarks/driving_agents.py --shipped --episodes 200  # only measure
 
-Each is stopped between random and good. Slow simulators start from the driver of a faster one.
+This writes results/driving_agents.json. Training stops when a driver is better than random but not
+yet good. Drivers of slow simulators start from the driver of a faster one.
 """
 
 import argparse
@@ -15,23 +16,27 @@ from pathlib import Path
 import numpy as np
 
 from gelato.agents.online import Progress, train_online
-from gelato.agents.ppo import Learner, PPOConfig
+from gelato.agents.ppo import PPO, PPONetworks
 from gelato.data.generate import generate
 from gelato.data.recipes import RECIPES, Recipe
-from gelato.envs.driving import TASKS
-from gelato.results import merge_records
+from gelato.runs.records import merge_records
+from gelato.tasks.driving import DRIVING_TASKS
 
-HERE = Path(__file__).parents[1]
+TASKS = {task.name: task for task in DRIVING_TASKS}
+
+HERE = Path(__file__).parents[2]
 RESULTS = HERE / "results" / "driving_agents.json"
 POLICIES = HERE / "src" / "gelato" / "data" / "policies"
 # The shipped drivers began with plain weights, and they are ReLU networks.
 BEGUN = {"activation": "relu", "orthogonal": False}
-CONFIG = PPOConfig(episodes=8, steps=64, minibatches=8, passes=10, rate=5e-4, discount=0.95, **BEGUN)
+CONFIG = PPO(episodes=8, steps=64, minibatches=8, passes=10, rate=5e-4, discount=0.95, **BEGUN)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps until the driver is shipped, and until it is good; `begin` is the task whose driver it starts from."""
+    """Steps until the driver is shipped, and until it is good; `begin` is the task whose driver it
+    starts from.
+    """
 
     steps: int
     whole: int
@@ -51,14 +56,22 @@ PLANS = {
 
 def main() -> None:
     """Train, ship, measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tasks", nargs="*", default=list(PLANS), help="of " + ", ".join(PLANS))
-    parser.add_argument("--whole", action="store_true", help="go on training after the driver is shipped")
-    parser.add_argument("--shipped", action="store_true", help="train nothing, measure what is shipped")
-    parser.add_argument("--episodes", type=int, default=20, help="of random actions and of the shipped driver")
+    parser.add_argument(
+        "--whole", action="store_true", help="go on training after the driver is shipped"
+    )
+    parser.add_argument(
+        "--shipped", action="store_true", help="train nothing, measure what is shipped"
+    )
+    parser.add_argument(
+        "--episodes", type=int, default=20, help="of random actions and of the shipped driver"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    shipped: dict[str, Learner] = {}
+    shipped: dict[str, PPONetworks] = {}
     for name in arguments.tasks:
         if not arguments.shipped:
             shipped[name] = _train(name, shipped, arguments.whole)
@@ -67,13 +80,14 @@ def main() -> None:
         print(records, flush=True)
 
 
-def _train(name: str, shipped: dict[str, Learner], whole: bool) -> Learner:
+def _train(name: str, shipped: dict[str, PPONetworks], whole: bool) -> PPONetworks:
     """The driver as it is shipped; its weights go to the package's data."""
     plan, begun, kept = PLANS[name], time.monotonic(), []
 
     def watch(progress: Progress) -> bool:
         print(
-            f"{name} {progress.steps:,} steps: return {progress.episode_return:.2f}, length {progress.length:.1f}, "
+            f"{name} {progress.steps:,} steps: return {progress.episode_return:.2f}, "
+            f"length {progress.length:.1f}, "
             f"{time.monotonic() - begun:.0f} s",
             flush=True,
         )
@@ -90,7 +104,9 @@ def _train(name: str, shipped: dict[str, Learner], whole: bool) -> Learner:
     )
     layers = enumerate(kept[0].actor.network.layers)
     weights = {
-        f"{kind}{n}": np.asarray(x) for n, layer in layers for kind, x in (("w", layer.weight.T), ("b", layer.bias))
+        f"{kind}{n}": np.asarray(x)
+        for n, layer in layers
+        for kind, x in (("w", layer.weight.T), ("b", layer.bias))
     }
     np.savez(POLICIES / f"{name}.npz", **weights)
     return kept[0]

@@ -1,6 +1,8 @@
-"""Fit and check the model of each dataset and preset, and record the figures; a run that is there goes on or is reused.
+"""Fit the latent model to each dataset with each preset, and record its accuracy.
 
-python benchmarks/model.py hopper-medium walker2d-medium halfcheetah-medium --presets default paper --seeds 3
+python experiments/benchmarks/model.py hopper-medium --presets default paper --seeds 3
+
+Existing runs are reused, and interrupted ones continue.
 """
 
 import argparse
@@ -16,9 +18,9 @@ from gelato.data.reference import load
 from gelato.model.check import check_model
 from gelato.model.config import ModelConfig, preset
 from gelato.model.training import fit_model
-from gelato.results import device, merge_records
+from gelato.runs.records import device, merge_records
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def overrides(settings: list[str]) -> dict[str, object]:
@@ -38,22 +40,34 @@ def overrides(settings: list[str]) -> dict[str, object]:
 
 
 def median_rate(metrics: Path, phase: str) -> float:
-    """Updates per second of a phase's typical block: compilation, and whatever else interrupts, aside."""
+    """Updates per second of a phase's typical block: compilation, and whatever else interrupts,
+    aside.
+    """
     with metrics.open(newline="") as file:
         return float(
-            np.median([float(row["updates_per_second"]) for row in csv.DictReader(file) if row["phase"] == phase])
+            np.median(
+                [
+                    float(row["updates_per_second"])
+                    for row in csv.DictReader(file)
+                    if row["phase"] == phase
+                ]
+            )
         )
 
 
 def main() -> None:
     """Fit, check, record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("references", nargs="+")
     parser.add_argument("--presets", nargs="+", default=["default"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=RESULTS / "model.json")
-    parser.add_argument("--set", nargs="*", default=[], help="settings to change, name=value; named in the record")
+    parser.add_argument(
+        "--set", nargs="*", default=[], help="settings to change, name=value; named in the record"
+    )
     arguments = parser.parse_args()
     for reference in arguments.references:
         dataset = load(reference)
@@ -61,7 +75,9 @@ def main() -> None:
             config = replace(preset(name, dataset), **overrides(arguments.set))
             label = "+".join([name, *arguments.set])
             start = time.perf_counter()
-            run = arguments.runs / re.sub(r"[^\w.+=-]", "_", f"{dataset.reference}-{label}-{arguments.seeds}")
+            run = arguments.runs / re.sub(
+                r"[^\w.+=-]", "_", f"{dataset.reference}-{label}-{arguments.seeds}"
+            )
             fitted = fit_model(dataset, run, config=config, seeds=arguments.seeds)
             seconds = time.perf_counter() - start
             records = []

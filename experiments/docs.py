@@ -1,0 +1,160 @@
+"""Render the tables of the docs from the result files.
+
+`python experiments/docs.py` rewrites the text between
+
+<!-- results/NAME.json -->   and   <!-- end -->
+
+A word after the name selects another form of the table (`<!-- results/locomotion.json grid -->`),
+or the records whose first field begins with the word (`<!-- results/speed.json generate -->`).
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from experiments import tables
+from gelato.report.policy_table import markdown_table
+from gelato.runs.records import Record, read_records
+
+_BLOCK = re.compile(r"(<!-- results/(\w+)\.json ?(.*?) ?-->\n).*?<!-- end -->", flags=re.DOTALL)
+
+
+def render(text: str, results: Path) -> str:
+    """Return the text with every marked table rendered from its result file."""
+    return _BLOCK.sub(lambda match: _render_block(match, results), text)
+
+
+def _render_block(match: re.Match[str], results: Path) -> str:
+    marker, name, word = match.groups()
+    records = read_records(results / f"{name}.json")
+    write = _TABLES.get(f"{name} {word}")
+    if write is None:
+        write = _TABLES[name]
+        records = [row for row in records if str(next(iter(row.values()))).startswith(word)]
+    return f"{marker}{write(records)}<!-- end -->"
+
+
+class _Dashes(Formatter):
+    """A formatter that fills the template of a cell and writes a dash for a missing value."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        return kwargs.get(str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "–" if value is None else str(super().format_field(value, format_spec))
+
+
+def _rows(cells: Mapping[str, str]) -> Callable[[list[Record]], str]:
+    """Return a function that writes one row per record; `cells` maps headings to templates."""
+    fill = _Dashes().vformat
+
+    def write(records: list[Record]) -> str:
+        rows = [[fill(cell, (), record) for cell in cells.values()] for record in records]
+        return markdown_table(list(cells), rows)
+
+    return write
+
+
+_TABLES: dict[str, Callable[[list[Record]], str]] = {
+    "model": _rows(
+        {
+            "dataset": "{dataset}",
+            "preset": "{preset}",
+            "seed": "{seed}",
+            "R² of change": "{delta_r2:.4f}",
+            "worst dim.": "{delta_r2_worst_dimension:.3f}",
+            "reward R²": "{reward_r2:.4f}",
+            "90% cover": "{coverage_90:.1%}",
+            "active": "{active_latents:d}",
+            "updates/s": "{updates_per_second:,.0f}",
+            "on": "{device}",
+        }
+    ),
+    "behaviour": _rows(
+        {
+            "policy": "{policy}",
+            "return when trained": "{trained:,d}",
+            "return here": "{return_mean:,.0f} ± {return_std:,.0f}",
+            "ratio": "{ratio:.3f}",
+            "episodes": "{episodes:d}",
+        }
+    ),
+    "speed": _rows(
+        {
+            "what": "{what}",
+            "on": "{device}",
+            "measured": "{value:,} {unit}",
+            "against": "{against}",
+            "ratio": "{ratio:.2f}",
+        }
+    ),
+    "scaling": _rows(
+        {
+            "on": "{device}",
+            "dataset": "{dataset}",
+            "transitions": "{transitions:,d}",
+            "K": "{neighbours:d}",
+            "seeds": "{seeds:d}",
+            "updates": "{updates:,d}",
+            "an epoch": "{epoch_seconds:.3g} s",
+            "until the first is done": "{until_first_epoch_seconds:.0f} s",
+            "memory at most": "{peak_gigabytes:.1f} GB",
+        }
+    ),
+    "four_rooms": _rows(
+        {
+            "seed": "{seed}",
+            "distance": "{distance}",
+            "rank correlation with land": "{spearman_land:.3f}",
+            "AUROC of a wall": "{auroc_wall:.3f}",
+        }
+    ),
+    "geometry": _rows(
+        {
+            "on": "{device}",
+            "d": "{dimension:d}",
+            "pairs": "{range}",
+            "solver": "{solver}",
+            "per second": "{per_second:,.0f}",
+            "median error": "{median_error:.3%}",
+            "95% error": "{p95_error:.3%}",
+            "× stochman": "{times_stochman:.1f}",
+        }
+    ),
+    "uncertainty": tables.uncertainty_table,
+    "driving_uncertainty": tables.uncertainty_table,
+    "penalty_weights": tables.penalty_weight_table,
+    "tried": tables.settings_table,
+    "driving": tables.driving_table,
+    "driving_agents": _rows(
+        {
+            "task": "{dataset}",
+            "policy": "{policy}",
+            "trained for": "{steps:,} steps",
+            "begun from": "{begun_from}",
+            "return": "{return:.2f} ± {return_std:.2f}",
+            "length": "{length:.1f}",
+            "episodes": "{episodes}",
+        }
+    ),
+    "locomotion": tables.locomotion_table,
+    "locomotion grid": tables.locomotion_grid,
+}
+
+
+def list_pages(root: Path) -> list[Path]:
+    """List the README and every page of the docs."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def main(root: Path) -> None:
+    """Rewrite the README and every page of the docs."""
+    for page in list_pages(root):
+        page.write_text(render(page.read_text(), root / "results"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))

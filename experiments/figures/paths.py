@@ -1,0 +1,142 @@
+"""Where policies walk in Four Rooms: the data with its hole, the penalty, and each method's walks.
+
+python experiments/figures/paths.py --run RUN --out FILE.png
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from experiments.figures.command import run_figure
+from gelato.data.recipes import RECIPES
+from gelato.errors import InputError
+from gelato.model.training import FittedModel, load_model
+from gelato.report.figures import FigureRequest
+from gelato.report.references import shorten_reference
+from gelato.report.style import BLUE, INK, MARK, SHADE, save
+from gelato.runs.folder import Run
+from gelato.tasks import make_environment
+from gelato.tasks.four_rooms import ACTIONS, FOUR_ROOMS_GOAL, FREE, GOAL, SIZE, cell_at, position
+from gelato.training.policies import TrainedPolicy, most_valued
+from gelato.uncertainty.build import build_penalty
+from gelato.uncertainty.calibration import calibrate
+from gelato.uncertainty.embedded import embed
+from gelato.uncertainty.penalty import penalise
+
+_WALKS = 8
+_HOLE = next(recipe.hole for recipe in RECIPES.values() if recipe.hole is not None)
+
+
+def draw_paths(request: FigureRequest) -> None:
+    """Draw data, penalty and walks of a run of `gelato train four-rooms-hole`.
+
+    Of several seeds, draw the one that its pessimistic MDP values most.
+    """
+    run = request.run
+    policies = most_valued(run)
+    if policies[0].environment != FOUR_ROOMS_GOAL.environment:
+        name = shorten_reference(policies[0].dataset)
+        raise InputError(f"{run}: was trained on {name}; train on four-rooms-hole")
+    given = Run(run).description.get("model")
+    fitted = load_model(Path(given) if given else run / "model")
+    figure = Figure(figsize=(2.9 * (2 + len(policies)), 3.5), layout="constrained")
+    axes = figure.subplots(1, 2 + len(policies))
+    _draw_plan(axes[0], "where the data was")
+    image = axes[0].imshow(np.ma.masked_equal(_count_visits(fitted), 0), cmap="Blues", vmin=0)
+    figure.colorbar(
+        image, ax=axes[0], location="bottom", shrink=0.8, label="transitions from a cell"
+    )
+    _draw_plan(axes[1], "penalty of the way to the right")
+    image = axes[1].imshow(_penalise_plan(fitted, policies[0].seed), cmap="cividis", vmin=0)
+    figure.colorbar(
+        image, ax=axes[1], location="bottom", shrink=0.8, label="calibrated geodesic penalty"
+    )
+    for axis, trained in zip(axes[2:], policies, strict=True):
+        _draw_walks(axis, trained)
+    save(figure, request.out)
+
+
+def _draw_plan(axes: Axes, title: str) -> None:
+    axes.imshow(np.where(FREE, np.nan, 1.0), cmap="gray", vmin=0, vmax=3.5)
+    for region, colour, label in ((_HOLE, MARK, "hole"), (GOAL, BLUE, "goal")):
+        top, left, bottom, right = region
+        corner, size = (left - 0.5, top - 0.5), (right - left + 1, bottom - top + 1)
+        axes.add_patch(
+            Rectangle(corner, *size, fill=False, edgecolor=colour, linewidth=1.8, zorder=3)
+        )
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axes.text(
+            (left + right) / 2,
+            bottom + 1,
+            label,
+            color=colour,
+            ha="center",
+            va="center",
+            bbox=box,
+            zorder=4,
+        )
+    axes.set(title=title, xticks=[], yticks=[], xlim=(-0.5, SIZE - 0.5), ylim=(SIZE - 0.5, -0.5))
+    axes.set_facecolor(SHADE)
+
+
+def _count_visits(fitted: FittedModel) -> Float[np.ndarray, "rows columns"]:
+    counts = np.zeros(FREE.shape)
+    for state in np.asarray(fitted.dataset.transitions.states):
+        counts[cell_at(state)] += 1
+    return counts
+
+
+def _penalise_plan(fitted: FittedModel, seed: int) -> Float[np.ndarray, "rows columns"]:
+    """Compute `U` of a step to the right from every free cell."""
+    model = fitted.seed(fitted.seeds.index(seed))
+    train, held_out = (embed(model, fitted.scaling, part) for part in fitted.parts)
+    raw = build_penalty("geodesic", model, train, held_out, segments=1)
+    penalty = calibrate(raw, model, fitted.scaling, train)
+    cells = np.argwhere(FREE)
+    right = jax.nn.one_hot(ACTIONS.index("right"), len(ACTIONS))
+
+    def embed_one(state: Float[Array, " state"]) -> Float[Array, " embedding"]:
+        return model.embedding(model.encode(state).mean, right)
+
+    states = jnp.asarray(fitted.scaling.states(position(cells)))
+    values = penalise(penalty, jax.vmap(embed_one)(states))
+    plan = np.full(FREE.shape, np.nan)
+    plan[tuple(cells.T)] = np.asarray(values)
+    return plan
+
+
+def _draw_walks(axes: Axes, trained: TrainedPolicy) -> None:
+    environment = make_environment(FOUR_ROOMS_GOAL.environment)
+    returns = []
+    for seed in range(_WALKS):
+        observation, info = environment.reset(seed=seed)
+        cells, total, ended = [info["cell"]], 0.0, False
+        while not ended:
+            observation, reward, terminated, truncated, info = environment.step(
+                trained.policy(observation)
+            )
+            cells.append(info["cell"])
+            total, ended = total + float(reward), terminated or truncated
+        returns.append(total)
+        # Slightly shifted, so that walks over the same cells stay visible.
+        walk = np.array(cells) + (seed - _WALKS / 2) * 0.06
+        axes.plot(walk[:, 1], walk[:, 0], color=INK, linewidth=0.9, alpha=0.8, zorder=2)
+        axes.plot(*walk[0, ::-1], "o", color=INK, markersize=3, zorder=2)
+        axes.plot(*walk[-1, ::-1], "X", color=MARK if total == 0 else BLUE, markersize=6, zorder=5)
+    _draw_plan(axes, f"{trained.method}: {np.mean(returns):.0f} of 60 steps at the goal")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw the figure from the command line."""
+    run_figure(draw_paths, __doc__, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Every penalty over the plan of Four Rooms and a ring outside it.
+
+python experiments/figures/penalties.py --run RUN --out FILE.png
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.figures.command import run_figure
+from experiments.rooms import check_rooms
+from gelato.model.latent import LatentModel
+from gelato.model.training import FittedModel
+from gelato.progress import progress
+from gelato.report.figures import FigureRequest
+from gelato.report.style import save
+from gelato.tasks.four_rooms import ACTIONS, FREE, SIZE
+from gelato.uncertainty.build import PenaltyInputs, build_penalty
+from gelato.uncertainty.calibration import calibrate
+from gelato.uncertainty.embedded import embed
+from gelato.uncertainty.penalty import penalise
+from gelato.uncertainty.registry import penalty_names
+
+RING = 3
+# Points along the side of a cell.
+_DENSITY = 1
+
+
+def draw_penalties(request: FigureRequest) -> None:
+    """Draw the calibrated penalties side by side, each the mean over the four moves."""
+    fitted = request.load_model()
+    check_rooms(fitted)
+    model = fitted.seed(0)
+    embeddings = embed_plan(fitted, model)
+    side, _, moves, size = embeddings.shape
+    train, held_out = (embed(model, fitted.scaling, part) for part in fitted.parts)
+    shown = [name for name in penalty_names("latent") if name != "none"]
+    columns = -(-len(shown) // 2)
+    figure = Figure(figsize=(2.4 * columns, 5.2), layout="constrained")
+    axes = figure.subplots(2, columns).ravel()
+    with progress("penalties over the plan", len(shown)) as advance:
+        for axis, name in zip(axes, shown, strict=False):
+            raw = build_penalty(name, PenaltyInputs(model, train, held_out))
+            penalty = calibrate(raw, model, fitted.scaling, train)
+            values = np.asarray(penalise(penalty, embeddings.reshape(-1, size)))
+            _draw_map(axis, values.reshape(side, side, moves).mean(axis=-1), name)
+            advance(1)
+    for axis in axes[len(shown) :]:
+        axis.set_axis_off()
+    save(figure, request.out)
+
+
+def embed_plan(
+    fitted: FittedModel, model: LatentModel
+) -> Float[Array, "side side moves embedding"]:
+    """Embed every move from every point of the plan and its ring, including walls."""
+    half = (SIZE - 1) / 2
+    ticks = np.arange(-RING * _DENSITY, (SIZE - 1 + RING) * _DENSITY + 1) / _DENSITY / half - 1
+    states = np.stack(np.meshgrid(ticks, -ticks), axis=-1).astype(np.float32)
+    normalised = jnp.asarray(fitted.scaling.states(states))
+    moves = jnp.eye(len(ACTIONS))
+
+    def embed_one(state: Float[Array, " state"]) -> Float[Array, "moves embedding"]:
+        z = model.encode(state).mean
+        return jax.vmap(lambda move: model.embedding(z, move))(moves)
+
+    return jax.vmap(jax.vmap(embed_one))(normalised)
+
+
+def _draw_map(axes: Axes, values: Float[np.ndarray, "side side"], title: str) -> None:
+    low, high = -RING - 0.5 / _DENSITY, SIZE - 1 + RING + 0.5 / _DENSITY
+    # The largest hundredth, far out in the ring, must not use up the range of colours.
+    image = axes.imshow(
+        values, extent=(low, high, high, low), vmin=0, vmax=float(np.quantile(values, 0.99)) or 1.0
+    )
+    cells = np.pad(FREE, 1).astype(float)
+    places = np.arange(-1, SIZE + 1)
+    # Cells eight times finer, so that the outline keeps its corners.
+    fine = np.repeat(np.repeat(cells, 8, axis=0), 8, axis=1)
+    where = np.linspace(places[0] - 0.5 + 1 / 16, places[-1] + 0.5 - 1 / 16, len(fine))
+    axes.contour(where, where, fine, levels=[0.5], colors=["white"], linewidths=0.7)
+    axes.set(title=title, xticks=[], yticks=[])
+    axes.figure.colorbar(
+        image, ax=axes, location="bottom", shrink=0.9, extend="max", label="calibrated penalty"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw the figure from the command line."""
+    run_figure(draw_penalties, __doc__, arguments)
+
+
+if __name__ == "__main__":
+    main()

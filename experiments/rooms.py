@@ -1,0 +1,70 @@
+"""Compare the learned geometry of Four Rooms with the truth, for all pairs of free cells.
+
+There are four distances. *Land* is the length of the shortest walk around walls. *Position* is the
+Euclidean distance between cells. *Latent* is the Euclidean distance between the encoder's means.
+*Geodesic* is the distance between these means under the metric of the decoders (Theorem 1, averaged
+over the ensemble).
+"""
+
+import numpy as np
+from jaxtyping import Float
+from scipy.spatial.distance import cdist
+from scipy.stats import spearmanr
+
+from gelato.errors import InputError
+from gelato.model.latent import LatentModel
+from gelato.model.training import FittedModel
+from gelato.report.latent_space import decoder_metric, encode_states, measure_plane
+from gelato.report.references import shorten_reference
+from gelato.runs.records import Record
+from gelato.tasks.four_rooms import FOUR_ROOMS, free_cells, land_distances, position
+from gelato.uncertainty.scores import auroc
+
+Pairs = Float[np.ndarray, "cells cells"]
+NEAR_CELLS, DETOUR = 3, 1.9
+
+
+def check_rooms(fitted: FittedModel) -> None:
+    """Raise an error unless the model has two latent dimensions and was fitted to Four Rooms."""
+    folder, size = fitted.run.folder, fitted.config.latent_size
+    if fitted.dataset.environment != FOUR_ROOMS.environment:
+        name = shorten_reference(fitted.dataset.reference)
+        raise InputError(f"{folder}: was fitted to {name}; fit a model to four-rooms")
+    if size != 2:
+        raise InputError(f"{folder}: has {size} latent dimensions; the plan needs 2")
+
+
+def encode_cells(fitted: FittedModel, model: LatentModel) -> Float[np.ndarray, "cells latent"]:
+    """Encode every free cell."""
+    return encode_states(fitted, model, position(free_cells()))
+
+
+def measure_cells(fitted: FittedModel, model: LatentModel) -> dict[str, Pairs]:
+    """Measure the geodesic, latent and position distances between all free cells."""
+    codes = encode_cells(fitted, model)
+    return {
+        "geodesic": measure_plane(decoder_metric(model), codes),
+        "latent": cdist(codes, codes),
+        "position": air_distances(),
+    }
+
+
+def air_distances() -> Pairs:
+    """Return the Euclidean distances between free cells, in cells."""
+    cells = free_cells()
+    return cdist(cells, cells)
+
+
+def score_distances(distances: Pairs) -> Record:
+    """Score distances against the land distance.
+
+    The scores are the rank correlation over all pairs, and the AUROC of detecting pairs with a wall
+    between them among all near pairs.
+    """
+    pairs = np.triu_indices(len(distances), k=1)
+    measured, land, air = distances[pairs], land_distances()[pairs], air_distances()[pairs]
+    near = air <= NEAR_CELLS
+    return {
+        "spearman_land": float(spearmanr(measured, land).statistic),
+        "auroc_wall": auroc(measured[near], (land >= DETOUR * air)[near]),
+    }

@@ -1,0 +1,201 @@
+"""Tables of the docs that combine several records in a row."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from experiments.paper import DATASETS, paper_return, sort_as_paper
+from gelato.report.policy_table import (
+    aggregate,
+    as_text,
+    form_of,
+    format_spread,
+    format_value,
+    markdown_table,
+    summarise_policies,
+)
+from gelato.runs.records import Record
+from gelato.tasks.driving import DRIVING_TASKS
+
+TASKS = {task.name: task for task in DRIVING_TASKS}
+
+LEVEL = 0.95
+_DRIVING_METHODS = ("data", "bc", "gelato", "gelato-l2", "gelato-ensemble", "gelato-none")
+
+
+def select(records: Sequence[Record], **values: object) -> list[Record]:
+    """Select the records that have these values."""
+    return [
+        record for record in records if all(record[name] == value for name, value in values.items())
+    ]
+
+
+def list_values(records: Sequence[Record], name: str) -> list[str]:
+    """List the different values of a field in order of appearance."""
+    return list(dict.fromkeys(str(record[name]) for record in records))
+
+
+def mean_of(records: Sequence[Record], name: str) -> float:
+    """Average a field; a missing value counts as 0."""
+    return float(np.mean([float(record[name] or 0) for record in records]))
+
+
+def locomotion_table(records: list[Record]) -> str:
+    """Write returns and scores of policies, with the paper's numbers."""
+    return as_text(sort_as_paper(records), "md", paper_return)
+
+
+def locomotion_grid(records: list[Record]) -> str:
+    """Write mean returns ± deviation over seeds: datasets are rows, methods are columns.
+
+    The last columns are the mean return of the data and the paper's GELATO.
+    """
+    summary = summarise_policies(sort_as_paper(records))
+    methods = list_values(summary, "method")
+    rows = []
+    for dataset in list_values(summary, "dataset"):
+        cells = select(summary, dataset=dataset)
+        form = form_of(cells)
+        row = [dataset]
+        for method in methods:
+            found = select(cells, method=method)
+            row.append(format_spread(found[0], "return", form) if found else "–")
+        row.append(format_value(cells[0]["data_return"], form))
+        row.append(format_value(paper_return(dataset, "gelato"), form))
+        rows.append(row)
+    means = {row["method"]: row for row in aggregate(records)}
+    last = ["mean score (number of datasets)"]
+    for method in methods:
+        mean = means.get(method)
+        last.append("–" if mean is None else f"{mean['mean_score']:.1f} ({mean['datasets']})")
+    columns = ["dataset", *methods, "the data itself", "paper's GELATO"]
+    return markdown_table(columns, [*rows, [*last, "–", "–"]])
+
+
+def uncertainty_table(records: list[Record]) -> str:
+    """Write rank correlation / AUROC of penalties by shift, means over model seeds, best first."""
+    shifts = list_values(records, "shift")
+
+    def mean(rows: list[Record], score: str) -> float | None:
+        found = [float(row[score] or 0) for row in rows if row[score] is not None]
+        return sum(found) / len(found) if found else None
+
+    def cell(rows: list[Record]) -> str:
+        return " / ".join(format_value(mean(rows, name), ".2f") for name in ("spearman", "auroc"))
+
+    lines = []
+    for dataset in list_values(records, "dataset"):
+        of_dataset = select(records, dataset=dataset)
+        by_penalty = {
+            name: select(of_dataset, penalty=name) for name in list_values(of_dataset, "penalty")
+        }
+        ordered = sorted(by_penalty.items(), key=lambda item: -(mean(item[1], "spearman") or 0))
+        for penalty, rows in ordered:
+            cells = [cell(select(rows, shift=shift)) for shift in shifts]
+            time = f"{mean(rows, 'microseconds') or 0:,.0f}"
+            lines.append((dataset, penalty, *cells, cell(rows), time))
+    return markdown_table(("dataset", "penalty", *shifts, "mean", "µs"), lines)
+
+
+def penalty_weight_table(records: list[Record]) -> str:
+    """Write mean returns by dataset, penalty and λ, best first."""
+    fields = ("dataset", "penalty", "penalty_weight", "real_fraction", "updates")
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        key = tuple(str(record[name]) for name in fields)
+        groups.setdefault(key, []).append(record)
+    ordered = sorted(
+        groups.items(), key=lambda item: (item[0][0], -mean_of(item[1], "return_late"))
+    )
+    rows = []
+    for (*setting, updates), seeds in ordered:
+        returns = [f"{mean_of(seeds, name):,.0f}" for name in ("return_late", "return_last")]
+        rows.append((*setting, f"{int(updates):,}", *returns, str(len(seeds))))
+    names = ("dataset", "penalty", "λ", "fraction of real data", "updates")
+    return markdown_table((*names, "return, last three evaluations", "last", "seeds"), rows)
+
+
+def settings_table(records: list[Record]) -> str:
+    """Write mean ± standard deviation over seeds: settings are rows, datasets are columns."""
+    columns = {
+        "method": "{method}",
+        "λ": "{penalty_weight:g}",
+        "real data": "{real_fraction:.0%}",
+        "branches × steps": "{branches:,d} × {horizon:d}",
+        "replay": "{replay:,d}",
+        "updates": "{updates:,d}",
+    }
+    datasets = [name for name in DATASETS if select(records, dataset=name)]
+    settings: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        setting = tuple(template.format(**record) for template in columns.values())
+        settings.setdefault(setting, []).append(record)
+    rows = []
+    for setting, found in settings.items():
+        cells = [_describe_setting(select(found, dataset=name)) for name in datasets]
+        rows.append((*setting, *cells))
+    return markdown_table((*columns, *datasets), rows)
+
+
+def _describe_setting(seeds: list[Record]) -> str:
+    """Write a cell: mean and deviation of returns (low evaluations / all evaluations)."""
+    if not seeds:
+        return "–"
+    returns = np.array([row["return"] or 0 for row in seeds], float)
+    low = sum(int(row["low_evaluations"] or 0) for row in seeds)
+    evaluations = sum(int(row["evaluations"] or 0) for row in seeds)
+    counts = f" ({low}/{evaluations})" if evaluations else ""
+    return f"{returns.mean():,.0f} ± {returns.std(ddof=1):,.0f}{counts}"
+
+
+def driving_table(records: Sequence[Record]) -> str:
+    """Write a row for each driving task and method, mean ± standard deviation over seeds.
+
+    The best return is bold. Returns that do not differ from it significantly (Welch's test, 95%)
+    are in italics.
+    """
+    rows: list[tuple[str, ...]] = []
+    for task in TASKS:
+        of_task = select(records, dataset=task)
+        methods = sorted(list_values(of_task, "method"), key=_DRIVING_METHODS.index)
+        last = {method: last_records(of_task, task, method) for method in methods}
+        policies = [seeds for method, seeds in last.items() if method != "data"]
+        best = max(policies, key=lambda seeds: mean_of(seeds, "return"), default=[])
+        for method, seeds in last.items():
+            mark = ""
+            if method != "data":
+                mark = "**" if seeds is best else "*" if is_tied(seeds, best) else ""
+            rows.append((task, *_describe_driving(method, seeds, mark)))
+    columns = ("task", "method", "return", "crash rate", "length", "seeds", "episodes")
+    return markdown_table(columns, rows)
+
+
+def _describe_driving(method: str, seeds: Sequence[Record], mark: str) -> tuple[str, ...]:
+    returns = [float(record["return"] or 0) for record in seeds]
+    spread = f" ± {np.std(returns, ddof=1):.2f}" if len(returns) > 1 else ""
+    crashes = "–" if seeds[0]["crash_rate"] is None else f"{mean_of(seeds, 'crash_rate'):.0%}"
+    episodes = sorted({int(record["episodes"] or 0) for record in seeds})
+    return (
+        "the data itself" if method == "data" else method,
+        f"{mark}{np.mean(returns):.2f}{spread}{mark}",
+        crashes,
+        f"{mean_of(seeds, 'length'):.1f}",
+        str(len(seeds)),
+        " to ".join(map(str, episodes)),
+    )
+
+
+def last_records(records: Sequence[Record], dataset: str, method: str) -> list[Record]:
+    """Select the records of a method's last policies, one for each seed."""
+    found = select(records, dataset=dataset, method=method)
+    steps = max((int(record["steps"] or 0) for record in found), default=0)
+    return select(found, steps=steps)
+
+
+def is_tied(seeds: Sequence[Record], best: Sequence[Record]) -> bool:
+    """Return whether Welch's test finds no significant difference between two methods' returns."""
+    returns = [[float(record["return"] or 0) for record in rows] for rows in (seeds, best)]
+    if min(map(len, returns)) < 2:
+        return False
+    return not stats.ttest_ind(*returns, equal_var=False).pvalue < 1 - LEVEL
