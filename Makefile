@@ -1,10 +1,10 @@
-# `make demo` and `make test` are all you need; each sets up .venv by itself, once.
+# `make demo` and `make test` are all you need. Each creates .venv once.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-integrations lint types layers unit benchmark clean
+.PHONY: demo test test-slow test-integrations lint types layers unit benchmark clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -13,16 +13,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED)
 	@mkdir -p demo
-	$(BIN)/gelato data info four-rooms --plot demo/four-rooms-data.png
-	$(BIN)/gelato model fit four-rooms --run demo/four-rooms-model
-	$(BIN)/gelato figure four-rooms --run demo/four-rooms-model --out demo/four-rooms.png
+	$(BIN)/gelato data info four-rooms,transitions=10000 --plot demo/four-rooms-data.png
+	$(BIN)/gelato model fit four-rooms,transitions=10000 --run demo/four-rooms-model
+	$(BIN)/python experiments/figures/four_rooms.py --run demo/four-rooms-model --out demo/four-rooms.png
 	$(BIN)/gelato uncertainty demo/four-rooms-model --rows 128
-	$(BIN)/gelato figure penalties --run demo/four-rooms-model --out demo/penalties.png
-	$(BIN)/gelato train four-rooms-hole --method gelato gelato-none --seeds 3 --run demo/hole
-	$(BIN)/gelato figure paths --run demo/hole --out demo/paths.png
+	$(BIN)/python experiments/figures/penalties.py --run demo/four-rooms-model --out demo/penalties.png
+	$(BIN)/gelato train four-rooms-hole,transitions=10000 --method gelato gelato-none --seeds 3 --run demo/hole
+	$(BIN)/python experiments/figures/paths.py --run demo/hole --out demo/paths.png
 	@echo "figures: demo/four-rooms-data.png demo/four-rooms.png demo/penalties.png demo/paths.png"
 
 test: lint types layers unit
+
+test-slow: $(INSTALLED)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m slow
 
 # PyTorch's CPU build first, so that Stable-Baselines3 does not bring the one for GPUs.
 test-integrations: $(INSTALLED)
@@ -44,8 +47,8 @@ unit: $(INSTALLED)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 benchmark: $(INSTALLED)
-	$(BIN)/python benchmarks/generation.py
-	$(BIN)/python benchmarks/behaviour.py
+	$(BIN)/python experiments/benchmarks/generation.py
+	$(BIN)/python experiments/benchmarks/behaviour.py
 
 clean:
 	rm -rf $(VENV) demo

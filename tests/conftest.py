@@ -1,4 +1,6 @@
-"""Fixtures every test may use: a Minari store of its own, and the recorded files where they are present."""
+"""Fixtures every test may use: a Minari store of its own, and the recorded files where they are
+present.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,17 +9,20 @@ from pathlib import Path
 
 import pytest
 
-# Most of a test's time is compiling a program that runs for a moment: compile quickly, and each program once, also
-# across processes. Has to be said before JAX starts.
+# Most of a test's time is compiling a program that runs for a moment: compile quickly, and each
+# program once, also across processes. Has to be said before JAX starts.
 _QUICK = ["backend_optimization_level=0", "llvm_disable_expensive_passes=true"]
 if version("jaxlib") < "0.11":  # from where on XLA stops at a flag that it no longer knows
     _QUICK.append("cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in _QUICK))
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax")
+)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
-# A worker takes a file at a time: those with one long preparation go first, so that the last one to end is short.
-_LONG = ("test_readme.py", "test_train.py", "test_driving.py", "test_fit.py", "test_instrument.py")
+# A worker takes a file at a time: those with one long preparation go first, so that the last one to
+# end is short.
+_LONG = ("test_readme.py", "test_train.py", "test_driving.py", "test_fit.py", "test_judge.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

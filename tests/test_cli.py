@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gelato.cli import main
+from gelato.data.named import Named, make_named
 from gelato.data.recipes import RECIPES
-from gelato.data.reference import Named, make
 
 
 def run(arguments: str) -> None:
@@ -33,22 +33,30 @@ def failing(arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("train", "Missing from gelato train: REF, --run PATH. See `gelato train --help`"),
-        ("train x --run r --updatess 3", "Unrecognized options: --updatess, 3; Perhaps you meant: --updates INT"),
-        ("train x --run r --preset tiny", "invalid choice 'tiny' for argument '--preset'"),
-        ("train x --run r --seeds 1.5", "--seeds: '1.5' is no whole number"),
-        ("train x --run r --doubt much", "--doubt: 'much' is no number"),
-        ("data mak hopper-medium", "mak, hopper-medium; Available subcommands: list, make, info, import"),
-        ("", "Expected one of {data, model,"),
+        ("train", "missing reference, --run. See `gelato train --help`"),
+        (
+            "train x --run r --updatess 3",
+            "unknown option --updatess (did you mean --updates?). See `gelato train --help`",
+        ),
+        ("train x --run r --preset tiny", "--preset: 'tiny' is not one of default, small"),
+        ("train x --run r --seeds 1.5", "--seeds: '1.5' is not a whole number"),
+        ("train x --run r --state-noise much", "--state-noise: 'much' is not a number"),
+        (
+            "data mak hopper-medium",
+            "unknown option or argument: mak hopper-medium",
+        ),
+        ("", "missing a command; choose one of data, model,"),
     ],
 )
 def test_what_the_parser_refuses_is_told_in_one_line(arguments, told, capsys):
     line = failing(arguments, capsys)
-    assert line.startswith("gelato: ") and line.count("\n") == 1 and told in line and "--help`" in line
+    assert (
+        line.startswith("gelato: ") and line.count("\n") == 1 and told in line and "--help`" in line
+    )
 
 
 def test_list_shows_every_name_and_what_is_made(store, capsys):
-    make(Named(RECIPES["four-rooms"], 20), workers=1)
+    make_named(Named(RECIPES["four-rooms"], 20), workers=1)
     run("data list")
     output = capsys.readouterr().out
     assert all(name in output for name in RECIPES) and "20 (seed 0)" in output
@@ -59,13 +67,18 @@ def test_info_prints_one_json_object_and_nothing_else(store, capsys):
     capsys.readouterr()
     run("data info hopper-medium --json")
     summary = json.loads(capsys.readouterr().out)
-    assert summary["transitions"] == 900 and summary["reference"] == "hopper-medium,transitions=900,seed=3"
+    assert (
+        summary["transitions"] == 900
+        and summary["reference"] == "hopper-medium,transitions=900,seed=3"
+    )
     assert summary["terminations"] + summary["truncations"] == summary["episodes"]
-    assert summary["normalised_score"] == pytest.approx(100 * (summary["return_mean"] + 20.272305) / 3254.572305)
+    assert summary["normalised_score"] == pytest.approx(
+        100 * (summary["return_mean"] + 20.272305) / 3254.572305
+    )
 
 
 def test_info_draws_a_picture_that_is_the_same_each_time(store, tmp_path, capsys):
-    make(Named(RECIPES["hopper-random"], 200), workers=1)
+    make_named(Named(RECIPES["hopper-random"], 200), workers=1)
     for name in ("a.png", "b.png", "c.pdf"):
         run(f"data info hopper-random --plot {tmp_path / name}")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
@@ -81,11 +94,15 @@ def test_making_again_says_it_is_there(store, capsys):
 
 
 def test_import_stores_a_file_for_any_minari_program(store, tmp_path, capsys):
-    np.savez(tmp_path / "log.npz", obs=np.zeros((4, 2)), actions=np.zeros((4, 1)), rewards=np.zeros(4))
+    np.savez(
+        tmp_path / "log.npz", obs=np.zeros((4, 2)), actions=np.zeros((4, 1)), rewards=np.zeros(4)
+    )
     run(f"data import file:{tmp_path / 'log.npz'} --name mine/log")
     output = capsys.readouterr().out
     assert "minari:mine/log-v0" in output and "left out" in output
-    assert "exists already" in failing(f"data import file:{tmp_path / 'log.npz'} --name mine/log-v0", capsys)
+    assert "exists already" in failing(
+        f"data import file:{tmp_path / 'log.npz'} --name mine/log-v0", capsys
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,17 +110,20 @@ def test_import_stores_a_file_for_any_minari_program(store, tmp_path, capsys):
     [
         ("data info hoper-medium", "did you mean hopper-medium?"),
         ("data make nothing", "no dataset is called 'nothing'"),
-        ("data make four-rooms --transitions 0", "transitions=0 must be a whole number of at least 1"),
+        (
+            "data make four-rooms --transitions 0",
+            "transitions=0 must be a whole number of at least 1",
+        ),
         ("data make four-rooms --workers 0", "--workers 0 must be at least 1"),
         ("data info d4rl:absent.hdf5", "absent.hdf5: no such file"),
         ("data info four-rooms --plot picture.jpeg", "must end in .png, .pdf or .svg"),
         ("data info four-rooms --plot absent/picture.png", "the folder absent does not exist"),
         ("data import four-rooms --name 'a b'", "is not a Minari id"),
         ("data info file:log.npz,low=nan,high=2", "low=nan must lie below high=2"),
-        ("train file:log.npz --transitions 10 --run run", "file:log.npz is as long as it is"),
+        ("train file:log.npz --transitions 10 --run run", "file:log.npz has a fixed size"),
         (
             "train file:log.npz,environment=Pendulum-v11 --run run",
-            "Pendulum-v11: no such environment is installed here",
+            "Pendulum-v11: this environment is not installed",
         ),
         ("uncertainty run --penalties", "name at least one penalty"),
     ],
@@ -115,7 +135,7 @@ def test_bad_input_is_one_line_and_exit_code_two(store, capsys, arguments, messa
 
 
 def test_bad_flags_exit_with_two(capsys):
-    assert "data info" in failing("data info", capsys)
+    assert "missing reference" in failing("data info", capsys)
 
 
 def test_help_teaches(capsys, monkeypatch):
@@ -124,7 +144,11 @@ def test_help_teaches(capsys, monkeypatch):
         run("data info --help")
     assert stop.value.code == 0
     shown = capsys.readouterr().out
-    assert "hopper-medium,transitions=50000" in shown and "--plot PATH" in shown and "None" not in shown
+    assert (
+        "hopper-medium,transitions=50000" in shown
+        and "--plot PATH" in shown
+        and "None" not in shown
+    )
 
 
 def test_the_version_can_be_asked_for(capsys):
@@ -136,7 +160,12 @@ def test_an_option_that_may_be_left_out_names_what_it_takes(capsys):
     with pytest.raises(SystemExit) as stop:
         run("data make four-rooms --transitions many")
     error = capsys.readouterr().err
-    assert stop.value.code == 2 and "--transitions" in error and "many" in error and "None" not in error
+    assert (
+        stop.value.code == 2
+        and "--transitions" in error
+        and "many" in error
+        and "None" not in error
+    )
 
 
 def gelato(arguments: str, store: Path, **options) -> "subprocess.Popen[str]":
@@ -146,7 +175,12 @@ def gelato(arguments: str, store: Path, **options) -> "subprocess.Popen[str]":
     listening = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
         )
     finally:
         signal.signal(signal.SIGINT, listening)
@@ -155,7 +189,10 @@ def gelato(arguments: str, store: Path, **options) -> "subprocess.Popen[str]":
 def test_ctrl_c_in_the_middle_of_make_leaves_nothing_half_written(store):
     process = gelato("data make hopper-medium --workers 2", store, start_new_session=True)
     deadline = time.monotonic() + 60
-    while not list(store.glob(".gelato-partial-*/gelato/*/data/main_data.hdf5")) and time.monotonic() < deadline:
+    while (
+        not list(store.glob(".gelato-partial-*/gelato/*/data/main_data.hdf5"))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     time.sleep(1)
     os.killpg(process.pid, signal.SIGINT)
@@ -167,14 +204,19 @@ def test_ctrl_c_in_the_middle_of_make_leaves_nothing_half_written(store):
 def test_ending_the_parent_ends_its_workers_and_leaves_nothing_half_written(store):
     process = gelato("data make hopper-medium --workers 2", store)
     deadline = time.monotonic() + 60
-    while not list(store.glob(".gelato-partial-*/gelato/*/data/main_data.hdf5")) and time.monotonic() < deadline:
+    while (
+        not list(store.glob(".gelato-partial-*/gelato/*/data/main_data.hdf5"))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     time.sleep(1)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.terminate()
     assert process.wait(timeout=60) == 143 and children
     deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
+    while (
+        any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert not list(store.glob("**/data")) and not list(store.glob(".gelato-partial-*"))
@@ -185,7 +227,9 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(store):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
-    process = gelato("data make four-rooms --transitions 2000 --workers 1", store, preexec_fn=small_files)
+    process = gelato(
+        "data make four-rooms --transitions 2000 --workers 1", store, preexec_fn=small_files
+    )
     _, error = process.communicate(timeout=60)
     assert process.returncode == 2 and "the disk is full" in error and "Traceback" not in error
     assert not list(store.glob("**/data"))

@@ -8,50 +8,85 @@ from pathlib import Path
 
 import pytest
 
-from gelato.report.docs import render
+from experiments.docs import list_pages, render
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = list_pages(ROOT)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_tables_are_rendered_from_the_results(page):
-    assert render(page.read_text(), ROOT / "results") == page.read_text(), "run python -m gelato.report.docs"
+    assert render(page.read_text(), ROOT / "results") == page.read_text(), (
+        "run python experiments/docs.py"
+    )
 
 
 def test_rendering_replaces_what_stands_between_the_marks(tmp_path):
     (tmp_path / "behaviour.json").write_text(
-        '[{"policy": "p", "trained": 1000, "return_mean": 990.0, "return_std": 5.0, "ratio": 0.99, "episodes": 3}]'
+        '[{"policy": "p", "trained": 1000, "return_mean": 990.0, "return_std": 5.0, '
+        '"ratio": 0.99, "episodes": 3}]'
     )
     text = render("a\n<!-- results/behaviour.json -->\nold\n<!-- end -->\nb", tmp_path)
-    assert "| p | 1,000 | 990 ± 5 | 0.990 | 3 |" in text and "old" not in text and text.endswith("b")
+    assert (
+        "| p | 1,000 | 990 ± 5 | 0.990 | 3 |" in text and "old" not in text and text.endswith("b")
+    )
 
 
 def test_a_word_after_the_name_may_be_another_form_of_the_table(tmp_path):
     def row(dataset, method, seed, value):
         own = {"dataset": dataset, "method": method, "seed": seed, "steps": 10}
-        return {**own, "return": value, "score": value / 10, "data_return": 1234.5 if "hopper" in dataset else None}
+        return {
+            **own,
+            "return": value,
+            "score": value / 10,
+            "data_return": 1234.5 if "hopper" in dataset else None,
+        }
 
     cells = [("hopper-medium", "bc"), ("hopper-medium", "gelato"), ("walker2d-medium", "gelato")]
-    rows = [row(*cell, seed, 100.0 * (n + 1) + seed) for n, cell in enumerate(cells) for seed in (0, 2)]
+    rows = [
+        row(*cell, seed, 100.0 * (n + 1) + seed) for n, cell in enumerate(cells) for seed in (0, 2)
+    ]
     (tmp_path / "locomotion.json").write_text(json.dumps(rows))
     lines = render("<!-- results/locomotion.json grid -->\n<!-- end -->", tmp_path).splitlines()
     assert lines[1] == "| dataset | gelato | bc | the data itself | paper's GELATO |"
     assert lines[3:6] == [
         "| hopper-medium | 201 ± 1 | 101 ± 1 | 1,234 | 1,676 |",
         "| walker2d-medium | 301 ± 1 | – | – | 1,269 |",
-        "| mean score (of so many) | 25.1 (2) | 10.1 (1) | – | – |",
+        "| mean score (number of datasets) | 25.1 (2) | 10.1 (1) | – | – |",
     ]
 
 
 def test_settings_that_were_tried_are_rows_and_datasets_columns(tmp_path):
-    setting = {"method": "gelato", "penalty_weight": 10.0, "branches": 2000, "horizon": 5, "replay": 50_000}
-    how = {**setting, "updates": 300_000, "episodes": 10, "low_evaluations": None, "evaluations": None}
+    setting = {
+        "method": "gelato",
+        "penalty_weight": 10.0,
+        "branches": 2000,
+        "horizon": 5,
+        "replay": 50_000,
+    }
+    how = {
+        **setting,
+        "updates": 300_000,
+        "episodes": 10,
+        "low_evaluations": None,
+        "evaluations": None,
+    }
     rows = [
-        {**how, "dataset": "walker2d-medium", "real_share": 0.05, "seed": seed, "return": 1000.0 + 10 * seed}
+        {
+            **how,
+            "dataset": "walker2d-medium",
+            "real_fraction": 0.05,
+            "seed": seed,
+            "return": 1000.0 + 10 * seed,
+        }
         for seed in (0, 2)
     ]
-    low = {"dataset": "hopper-medium", "real_share": 0.5, "low_evaluations": 3, "evaluations": 10}
+    low = {
+        "dataset": "hopper-medium",
+        "real_fraction": 0.5,
+        "low_evaluations": 3,
+        "evaluations": 10,
+    }
     rows += [{**how, **low, "seed": seed, "return": 3000.0} for seed in (0, 1)]
     (tmp_path / "tried.json").write_text(json.dumps(rows))
     lines = render("<!-- results/tried.json -->\n<!-- end -->", tmp_path).splitlines()
@@ -62,7 +97,15 @@ def test_settings_that_were_tried_are_rows_and_datasets_columns(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES[1:] if "```python" in page.read_text()], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES[1:] if "```python" in page.read_text()], ids=lambda p: p.name
+)
 def test_every_example_of_the_docs_runs(page, tmp_path):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
         subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page}: {target}"

@@ -15,7 +15,11 @@ def test_without_a_terminal_a_line_says_how_far_it_is(capsys, monkeypatch):
             advance(1_000, status="loss 0.5 [low]")
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert re.search(r"^fitting hopper: 2,000 of 3,000, 0:00:0\d left; loss 0\.5 \[low\]$", shown.err, re.MULTILINE)
+    assert re.search(
+        r"^fitting hopper: 2,000 of 3,000, 0:00:0\d left; loss 0\.5 \[low\]$",
+        shown.err,
+        re.MULTILINE,
+    )
     assert len(shown.err.splitlines()) == 3
 
 

@@ -1,16 +1,20 @@
-"""Every command in a block of `bash` and every line of Python in the README runs; those of `sh` are a user's own."""
+"""Every command in a block of `bash` and every line of Python in the README runs; those of `sh` are
+a user's own.
+"""
 
 import os
 import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from gelato.cli import main
-from gelato.report import four_rooms_figure, rooms
+from gelato.geometry import Converged
+from gelato.report import curve_figure, latent_space
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -32,19 +36,30 @@ def workplace(tmp_path_factory):
         patch.setenv("MINARI_DATASETS_PATH", str(folder / "store"))
         patch.chdir(folder)
         # A coarse plan of the rooms is drawn by the same lines.
-        patch.setattr(rooms, "GRID", 12)
-        patch.setattr(four_rooms_figure, "_PIXELS", 12)
-        # In order: a line may use what the lines before it made, and the Python below what the commands made.
+        patch.setattr(latent_space, "GRID", 12)
+        patch.setattr(latent_space, "_PIXELS", 12)
+        patch.setattr(curve_figure, "CANDIDATES", 6)
+        patch.setattr(curve_figure, "ITERATIONS", (2, 3))
+        patch.setattr(curve_figure, "MODES", (1,))
+        patch.setattr(curve_figure, "REFERENCE", Converged(modes=2, nodes=8, iterations=4))
+        # In order: a line may use what the lines before it made, and the Python below what the
+        # commands made.
         for program, *arguments in commands():
             if program == "make":
-                subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
+                subprocess.run(
+                    ["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True
+                )
+            elif program == "python":
+                script, *arguments = arguments
+                module = import_module(script.removesuffix(".py").replace("/", "."))
+                module.main(arguments)
             else:
                 main(arguments)
         yield folder
 
 
 def test_every_command_runs_in_order(workplace):
-    assert {words[0] for words in commands()} == {"make", "gelato"}
+    assert {words[0] for words in commands()} == {"make", "gelato", "python"}
     assert (workplace / "hopper.png").exists()
 
 
@@ -53,7 +68,9 @@ def test_every_line_of_python_runs_as_a_script_on_a_bare_store(workplace):
         script = workplace / f"example{number}.py"
         script.write_text(block)
         environment = os.environ | {"MINARI_DATASETS_PATH": str(workplace / f"store{number}")}
-        answer = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+        answer = subprocess.run(
+            [sys.executable, str(script)], env=environment, capture_output=True, text=True
+        )
         assert answer.returncode == 0 and answer.stdout, answer.stderr
 
 

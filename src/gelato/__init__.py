@@ -1,54 +1,81 @@
-"""GELATO: offline reinforcement learning that measures, along the data manifold, where its model can be trusted.
+"""GELATO: offline reinforcement learning that knows where its model can be trusted.
 
 >>> import gelato
 >>> data = gelato.load("hopper-medium")
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gelato.envs import register
 from gelato.errors import InputError
+from gelato.lazy import import_on_use
+from gelato.tasks import Task, register_task
 
 if TYPE_CHECKING:
+    from gelato.data.columns import make_dataset
     from gelato.data.reference import load
+    from gelato.data.sources import register_source
     from gelato.data.summary import summarise
     from gelato.data.transitions import Dataset, Standardiser, Transitions, split
-    from gelato.environments import pessimistic_env
-    from gelato.methods import method_for, train_preset
     from gelato.model.check import check_model
     from gelato.model.training import FittedModel, fit_model, load_model
-    from gelato.pipeline import train
-    from gelato.trained import evaluate_run, trained_policies
-    from gelato.uncertainty.instrument import measure
+    from gelato.policy.encoded_env import EncodedEnv
+    from gelato.policy.evaluate import evaluate_policy
+    from gelato.report.figures import register_figure
+    from gelato.training.environment import pessimistic_env
+    from gelato.training.method import Method
+    from gelato.training.policies import evaluate_run, trained_policies
+    from gelato.training.presets import (
+        Parts,
+        TrainSettings,
+        choose_parts,
+        make_method,
+        register_method,
+    )
+    from gelato.training.train import train
+    from gelato.uncertainty.judge import judge_penalties
+    from gelato.uncertainty.registry import register_penalty
     from gelato.uncertainty.trust import Trust
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Dataset",
+    "EncodedEnv",
     "FittedModel",
     "InputError",
+    "Method",
+    "Parts",
     "Standardiser",
+    "Task",
+    "TrainSettings",
     "Transitions",
     "Trust",
     "check_model",
+    "choose_parts",
+    "evaluate_policy",
     "evaluate_run",
     "fit_model",
+    "judge_penalties",
     "load",
     "load_model",
-    "measure",
-    "method_for",
+    "make_dataset",
+    "make_method",
     "pessimistic_env",
+    "register_figure",
+    "register_method",
+    "register_penalty",
+    "register_source",
+    "register_task",
     "split",
     "summarise",
     "train",
-    "train_preset",
     "trained_policies",
 ]
 
-# Found on first use, so that a worker that only steps a simulator, or `gelato --help`, does not wait for JAX.
+# Names are imported on first use, so that workers and `gelato --help` do not wait for JAX.
 _HOMES = {
     "load": "gelato.data.reference",
+    "make_dataset": "gelato.data.columns",
+    "register_source": "gelato.data.reference",
     "summarise": "gelato.data.summary",
     "Dataset": "gelato.data.transitions",
     "Standardiser": "gelato.data.transitions",
@@ -58,24 +85,23 @@ _HOMES = {
     "fit_model": "gelato.model.training",
     "load_model": "gelato.model.training",
     "check_model": "gelato.model.check",
-    "pessimistic_env": "gelato.environments",
-    "method_for": "gelato.methods",
-    "train_preset": "gelato.methods",
-    "train": "gelato.pipeline",
-    "evaluate_run": "gelato.trained",
-    "trained_policies": "gelato.trained",
+    "EncodedEnv": "gelato.policy.encoded_env",
+    "evaluate_policy": "gelato.policy.evaluate",
+    "register_figure": "gelato.report.figures",
+    "pessimistic_env": "gelato.training.environment",
+    "Method": "gelato.training.method",
+    "Parts": "gelato.training.presets",
+    "TrainSettings": "gelato.training.presets",
+    "choose_parts": "gelato.training.presets",
+    "make_method": "gelato.training.presets",
+    "register_method": "gelato.training.presets",
+    "train": "gelato.training.train",
+    "evaluate_run": "gelato.training.policies",
+    "trained_policies": "gelato.training.policies",
     "Trust": "gelato.uncertainty.trust",
-    "measure": "gelato.uncertainty.instrument",
+    "judge_penalties": "gelato.uncertainty.judge",
+    "register_penalty": "gelato.uncertainty.registry",
 }
 
-register()
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'gelato' has no attribute {name!r}")
+__getattr__, __dir__ = import_on_use(__name__, _HOMES)

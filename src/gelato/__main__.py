@@ -1,4 +1,4 @@
-"""The entry of the command `gelato`, which `python -m gelato` is too."""
+"""The entry point of `gelato` and of `python -m gelato`."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ _INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 def run() -> None:
-    """Run the command line; an interrupt while it is still being imported ends as quietly as one later."""
+    """Run the command line; an interrupt during the imports ends as quietly as a later one."""
     try:
         from gelato.cli import main
 
@@ -22,7 +22,7 @@ def run() -> None:
 
 
 def _leave(code: int) -> None:
-    """End at once: all is closed, and a program that is still being compiled would crash the orderly way out."""
+    """Exit immediately. An orderly exit would crash while a program is still being compiled."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,5 +1,27 @@
-"""The one exception for input the user can mend: the command line prints it as one line and exits with 2."""
+"""The exception for input that the user can fix, and imports of optional packages.
+
+The command line prints an `InputError` as one line and exits with code 2.
+"""
+
+from importlib import import_module
+from types import ModuleType
 
 
 class InputError(ValueError):
-    """Bad input. The message says what is wrong, where (file, field, row) and what to do about it."""
+    """Bad input. The message says what is wrong, where (file, field, row) and what to do."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def import_extra(module: str, extra: str) -> ModuleType:
+    """Import a module of an optional package; if it is missing, name the extra that installs it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        raise InputError(
+            f"{missing} is not installed. Install it with: pip install 'gelato-rl[{extra}]'"
+        ) from error

@@ -1,7 +1,7 @@
 """A progress bar on standard error, so that standard output stays clean for results and JSON.
 
-Where standard error is no terminal (a log of a batch job), a line after five seconds and then one a minute say the
-same.
+Where standard error is no terminal (a log of a batch job), a line after five seconds and then one a
+minute say the same.
 """
 
 import time
@@ -22,23 +22,23 @@ from rich.progress import (
 
 Advance = Callable[..., None]
 _SECONDS_UNTIL_LINES, _SECONDS_BETWEEN_LINES = 5.0, 60.0
-# One for all, so that a note goes above a bar and not into it.
+# One console for all output, so that a note appears above a bar and not inside it.
 _console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 
 def note(message: str) -> None:
-    """Tell the user something on standard error without ending the command."""
+    """Print a note on standard error."""
     say(f"note: {message}", style="dim")
 
 
 def say(line: str, style: str | None = None) -> None:
-    """Put a line on standard error, above whatever bar is there."""
+    """Print a line on standard error, above a progress bar if there is one."""
     _console.print(line, style=style, markup=False)
 
 
 @contextmanager
 def working(description: str) -> Iterator[None]:
-    """Show that something of unknown length goes on."""
+    """Show that work of unknown length is in progress."""
     if _console.is_terminal:
         with _console.status(description):
             yield
@@ -53,9 +53,9 @@ def working(description: str) -> Iterator[None]:
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Advance]:
-    """Show a bar with the remaining time; the value yielded takes `(steps, **fields)`.
+    """Show a bar with the remaining time; yields a function `advance(steps, **fields)`.
 
-    The optional field `status` is text shown behind the bar (loss terms, returns).
+    The optional field `status` is shown behind the bar (losses, returns).
     """
     columns = (
         TextColumn("{task.description}"),
@@ -66,7 +66,9 @@ def progress(description: str, total: int) -> Iterator[Advance]:
         TextColumn("{task.fields[status]}"),
     )
     due = time.monotonic() + _SECONDS_UNTIL_LINES
-    with Progress(*columns, console=_console, transient=True, disable=not _console.is_terminal) as bar:
+    with Progress(
+        *columns, console=_console, transient=True, disable=not _console.is_terminal
+    ) as bar:
         task = bar.add_task(description, total=total, status="")
 
         def advance(steps: int = 1, **fields: str) -> None:
@@ -80,6 +82,10 @@ def progress(description: str, total: int) -> Iterator[Advance]:
 
 
 def _line(task: Task) -> str:
-    left = "" if task.time_remaining is None else f", {timedelta(seconds=round(task.time_remaining))} left"
+    left = (
+        ""
+        if task.time_remaining is None
+        else f", {timedelta(seconds=round(task.time_remaining))} left"
+    )
     status = f"; {task.fields['status']}" if task.fields["status"] else ""
     return f"{task.description}: {task.completed:,.0f} of {task.total:,.0f}{left}{status}"

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import pytest
 from jaxtyping import Array
 
-from gelato.agents.sac import Terms
-from gelato.agents.world import World
+from gelato.arrays import stack
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
-from gelato.mdp.dynamics import AbstractDynamics, Imagined
-from gelato.trees import stacked
+from gelato.dynamics.interface import AbstractDynamics, Imagined
+from gelato.training.program import Population
 from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 
 DISCOUNT = 0.9
@@ -21,10 +20,11 @@ KINDS = ("constant", "sign", "delayed", "action", "both", "endless")
 
 
 class Tiny(AbstractDynamics):
-    """States are `(position, sign)`; the kind says what pays. It is a number, so that one program serves them all.
+    """States are `(position, sign)`; the kind says what pays.
 
-    `constant`: 1, at once. `sign`: what the state shows. `delayed`: 1 after a second step. `action`: 1 for the right
-    action. `both`: 1 for the action that the state shows. `endless`: 1, for ever.
+    `constant`: 1, then the end. `sign`: what the state shows. `delayed`: 1 after a second step.
+    `action`: 1 for the right action. `both`: 1 for the action that the state shows. `endless`: 1
+    forever. The kind is a number, so that one program serves them all.
     """
 
     kind: Array
@@ -32,7 +32,7 @@ class Tiny(AbstractDynamics):
     def __init__(self, kind: str) -> None:
         self.kind = jnp.array(KINDS.index(kind))
 
-    def start(self, state: Array) -> Array:
+    def encode(self, state: Array) -> Array:
         return state
 
     def embed(self, latent: Array, action: Array) -> Array:
@@ -43,7 +43,9 @@ class Tiny(AbstractDynamics):
         position, sign, chosen = embedding[0], embedding[1], embedding[-1]
         right = (chosen > 0.5).astype(jnp.float32) if embedding.shape[0] > 3 else (chosen + 1) / 2
         second, shown, one = position > 0.5, (sign > 0).astype(jnp.float32), jnp.ones(())
-        rewards = jnp.stack([one, sign, second.astype(jnp.float32), right, 1 - jnp.abs(right - shown), one])
+        rewards = jnp.stack(
+            [one, sign, second.astype(jnp.float32), right, 1 - jnp.abs(right - shown), one]
+        )
         last = jnp.array([True, True, False, True, True, False])[self.kind]
         last = last | ((self.kind == KINDS.index("delayed")) & second)
         return Imagined(jnp.stack([one, sign]), rewards[self.kind], last)
@@ -68,35 +70,43 @@ def known(request: Any, kind: str) -> Known:
     """Each of the five, with two actions or a box of them."""
     space: ActionSpace = Discrete(2) if request.param == "discrete" else Continuous((-1.0,), (1.0,))
     starts = jnp.array([[0.0, 1.0], [0.0, -1.0]])
-    values = {"constant": [1, 1], "sign": [1, -1], "delayed": [DISCOUNT] * 2, "action": [1, 1], "both": [1, 1]}[kind]
+    values = {
+        "constant": [1, 1],
+        "sign": [1, -1],
+        "delayed": [DISCOUNT] * 2,
+        "action": [1, 1],
+        "both": [1, 1],
+    }[kind]
     return Known(Tiny(kind), space, starts, jnp.array(values, jnp.float32))
 
 
 class One(AbstractPenalty):
     """`U = 1` everywhere."""
 
-    def __call__(self, e: Array, leave_out: Array | int = -1) -> Array:
-        del leave_out
+    def __call__(self, e: Array, exclude: Array | int = -1) -> Array:
+        del exclude
         return jnp.ones((), e.dtype)
 
 
-def world_of(
+def make_population(
     known: Known,
     seeds: tuple[int, ...] = (0,),
     weights: tuple[float, ...] = (0.0,),
     penalty: AbstractPenalty | None = None,
-) -> World:
+) -> Population:
     starts = jnp.stack([known.starts] * len(seeds))
     columns = 2 * 2 + known.space.size + 2
     variants = len(weights)
-    return World(
-        dynamics=stacked([known.dynamics] * len(seeds)),
-        real=jnp.zeros((len(seeds), 1, columns)),
+    return Population(
+        dynamics=stack([known.dynamics] * len(seeds)),
+        logged=jnp.zeros((len(seeds), 1, columns)),
         starts=starts,
         initial=starts,
         penalties=(penalty or Nothing(),) * variants,
         weights=jnp.array(weights),
-        terms=Terms(jnp.zeros(variants), jnp.full(variants, -10.0), jnp.full(variants, 10.0)),
+        real_fractions=jnp.zeros(variants),
+        # With γ = 0.9 values lie between −10 and 10.
+        reward_range=jnp.array([-1.0, 1.0]),
         seeds=jnp.array(seeds),
         action_space=known.space,
     )

@@ -1,6 +1,5 @@
 """What is learned from logged rows: values, bounds, clones, and how the rows come about."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import equinox as eqx
@@ -9,20 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gelato.agents.learner import new_clones, new_policies, run_cloning, run_epoch
+from gelato.agents.agent import View
+from gelato.agents.cloning import Cloning
 from gelato.agents.networks import Critic
-from gelato.agents.replay import packed, unpacked
-from gelato.agents.sac import SACConfig, SACState, Terms, draws_for, least_of_critics, update
-from gelato.agents.world import World
+from gelato.agents.replay import Experience, pack, unpack
+from gelato.agents.sac import SAC, SACState, minimum_value
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset, Transitions
-from gelato.mdp.pessimistic import Experience
-from gelato.methods import METHODS, Method, train_preset
+from gelato.dynamics.fit import PenaltySettings
+from gelato.model.split import split_dataset
+from gelato.runs.folder import Run
+from gelato.training.method import Method
+from gelato.training.population import build_population
+from gelato.training.program import Population, init_policies, train_block
 from gelato.uncertainty.penalty import Nothing
-from gelato.worlds import state_world
 
 BOX = Continuous((-2.0,), (2.0,))
-CONFIG = SACConfig(
+AGENT = SAC(
     hidden=(32, 32),
     actor_rate=1e-3,
     critic_rate=3e-3,
@@ -35,16 +37,40 @@ CONFIG = SACConfig(
 )
 
 
-def logged_world(rows: Experience, space: ActionSpace, highest: float = 100.0) -> World:
+def make_logged(rows: Experience, space: ActionSpace, highest: float = 100.0) -> Population:
     """Rows alone: nothing is imagined."""
-    seen = rows.latents[None]
-    terms = Terms(jnp.ones(1), jnp.full(1, -100.0), jnp.full(1, highest))
-    return World(
-        None, packed(rows)[None], seen, seen, (Nothing(),), jnp.zeros(1), terms, jnp.zeros(1, jnp.int32), space
+    latents = rows.latents[None]
+    return Population(
+        dynamics=None,
+        logged=pack(rows)[None],
+        starts=latents,
+        initial=latents,
+        penalties=(Nothing(),),
+        weights=jnp.zeros(1),
+        real_fractions=jnp.ones(1),
+        # The highest value is the highest reward forever.
+        reward_range=jnp.array([-20.0, highest * (1 - AGENT.discount)]),
+        seeds=jnp.zeros(1, jnp.int32),
+        action_space=space,
     )
 
 
-def rows_of(latents: np.ndarray, actions: np.ndarray, rewards: np.ndarray, ends: np.ndarray) -> Experience:
+def view_of(population: Population) -> View:
+    """What the first policy sees."""
+    return View(
+        None,
+        population.logged[0],
+        population.starts[0],
+        population.weights[0],
+        population.real_fractions[0],
+        population.reward_range,
+        population.action_space,
+    )
+
+
+def rows_of(
+    latents: np.ndarray, actions: np.ndarray, rewards: np.ndarray, ends: np.ndarray
+) -> Experience:
     """Rows that lead where they began."""
     z, a, r, end = (jnp.asarray(x, jnp.float32) for x in (latents, actions, rewards, ends))
     return Experience(z, a, r, z, end)
@@ -52,17 +78,19 @@ def rows_of(latents: np.ndarray, actions: np.ndarray, rewards: np.ndarray, ends:
 
 def values(rows: Experience, **changes: float) -> np.ndarray:
     """What SAC, from these rows alone, holds logged steps to be worth."""
-    world = logged_world(rows, BOX, **changes)
-    policies = new_policies(world, CONFIG)
-    for _ in range(CONFIG.updates // CONFIG.epoch):
-        policies, _ = run_epoch(world, policies, config=CONFIG, updates=CONFIG.epoch)
-    critics = jax.tree.map(lambda x: x[0, 0] if eqx.is_array(x) else x, policies.agent.critics)
-    return np.asarray(least_of_critics(critics, rows.latents, rows.actions))
+    population = make_logged(rows, BOX, **changes)
+    states = init_policies(population, AGENT)
+    for _ in range(AGENT.updates // AGENT.epoch):
+        states, _ = train_block(population, states, agent=AGENT, updates=AGENT.epoch)
+    critics = jax.tree.map(lambda x: x[0, 0] if eqx.is_array(x) else x, states.networks.critics)
+    return np.asarray(minimum_value(critics, rows.latents, rows.actions))
 
 
 @pytest.fixture(scope="module")
 def loops() -> Experience:
-    """A step of reward 1 that ends the task, and one of reward 1 that leads back to itself and was merely cut off."""
+    """A step of reward 1 that ends the task, and one of reward 1 that leads back to itself and was
+    merely cut off.
+    """
     actions = np.linspace(-2, 2, 64)[:, None]
     latents = np.repeat(np.array([[1.0, 0.0], [0.0, 1.0]]), 32, axis=0)
     return rows_of(latents, actions, np.ones(64), np.repeat([1.0, 0.0], 32))
@@ -71,7 +99,7 @@ def loops() -> Experience:
 def test_an_end_is_worth_its_reward_and_a_cut_what_would_have_followed(loops: Experience) -> None:
     found = values(loops)
     np.testing.assert_allclose(found[:32], 1.0, atol=0.3)
-    np.testing.assert_allclose(found[32:], 1 / (1 - CONFIG.discount), atol=0.6)
+    np.testing.assert_allclose(found[32:], 1 / (1 - AGENT.discount), atol=0.6)
 
 
 def test_no_value_is_learned_above_what_rewards_allow(loops: Experience) -> None:
@@ -79,24 +107,40 @@ def test_no_value_is_learned_above_what_rewards_allow(loops: Experience) -> None
 
 
 def test_the_lesser_of_the_critics_counts() -> None:
-    critics = eqx.filter_vmap(lambda key: Critic(2, 1, (32,), key=key))(jax.random.split(jax.random.key(3), 2))
-    z, a = 3 * jax.random.normal(jax.random.key(1), (500, 2)), 3 * jax.random.normal(jax.random.key(2), (500, 1))
-    each = [jax.vmap(jax.tree.map(lambda x, i=i: x[i] if eqx.is_array(x) else x, critics))(z, a) for i in range(2)]
+    critics = eqx.filter_vmap(lambda key: Critic(2, 1, (32,), key=key))(
+        jax.random.split(jax.random.key(3), 2)
+    )
+    z, a = (
+        3 * jax.random.normal(jax.random.key(1), (500, 2)),
+        3 * jax.random.normal(jax.random.key(2), (500, 1)),
+    )
+    each = [
+        jax.vmap(jax.tree.map(lambda x, i=i: x[i] if eqx.is_array(x) else x, critics))(z, a)
+        for i in range(2)
+    ]
     assert (each[0] < each[1]).any() and (each[1] < each[0]).any()
-    np.testing.assert_allclose(least_of_critics(critics, z, a), np.minimum(*map(np.asarray, each)), rtol=1e-5)
+    np.testing.assert_allclose(
+        minimum_value(critics, z, a), np.minimum(*map(np.asarray, each)), rtol=1e-5
+    )
 
 
 def test_the_last_update_leaves_the_actor_where_it_is(loops: Experience) -> None:
-    world = logged_world(loops, BOX)
-    policy = jax.tree.map(lambda x: x[0, 0] if eqx.is_array(x) else x, new_policies(world, CONFIG))
-    terms = jax.tree.map(lambda x: x[0], world.terms)
-    draws = draws_for(policy.ring, world.real[0], BOX, CONFIG.batch_size, key=jax.random.key(0))
-    last = eqx.tree_at(lambda p: p.step, policy, jnp.asarray(CONFIG.updates, jnp.int32))
+    population = make_logged(loops, BOX)
+    states = init_policies(population, AGENT)
+    policy = jax.tree.map(lambda x: x[0, 0] if eqx.is_array(x) else x, states)
+    view = view_of(population)
+    draws = AGENT._draw(view, policy.replay, key=jax.random.key(0))
+    last = eqx.tree_at(lambda p: p.step, policy, jnp.asarray(AGENT.updates, jnp.int32))
 
     def moved(before: SACState) -> tuple[float, float]:
-        after, _ = eqx.filter_jit(update)(before, world.real[0], terms, CONFIG, draws)
-        agents = [(agent.actor.network.layers[0], agent.critics.layers[0]) for agent in (after.agent, before.agent)]
-        return tuple(float(jnp.abs(new.weight - old.weight).max()) for new, old in zip(*agents, strict=True))
+        after, _ = eqx.filter_jit(AGENT.update)(view, before, draws)
+        agents = [
+            (networks.actor.network.layers[0], networks.critics.layers[0])
+            for networks in (after.networks, before.networks)
+        ]
+        return tuple(
+            float(jnp.abs(new.weight - old.weight).max()) for new, old in zip(*agents, strict=True)
+        )
 
     assert min(moved(policy)) > 1e-5
     actor, critics = moved(last)
@@ -110,10 +154,13 @@ def test_a_clone_does_what_the_data_did(space: ActionSpace) -> None:
         actions = jax.nn.one_hot((z[:, 0] > 0).astype(int) + (z[:, 1] > 0), 3)
     else:
         actions = 1.5 * z[:, :1]
-    world = logged_world(rows_of(z, actions, np.zeros(256), np.zeros(256)), space)
-    config = replace(CONFIG, batch_size=64)
-    clones, _ = run_cloning(world, new_clones(world, config), config=config, updates=800)
-    actor = jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, clones.actor)
+    population = make_logged(rows_of(z, actions, np.zeros(256), np.zeros(256)), space)
+    agent = Cloning(hidden=(32, 32), rate=3e-3, batch_size=64, updates=800, epoch=800)
+    clones, metrics = train_block(
+        population, init_policies(population, agent), agent=agent, updates=800
+    )
+    assert set(metrics) == {"loss"} and agent.value(clones, z[0]) is None
+    actor = jax.tree.map(lambda x: x[0, 0] if eqx.is_array(x) else x, clones.actor)
     found = jax.vmap(actor.mode)(z)
     if isinstance(space, Discrete):
         assert (found.argmax(axis=1) == actions.argmax(axis=1)).mean() > 0.9
@@ -122,7 +169,7 @@ def test_a_clone_does_what_the_data_did(space: ActionSpace) -> None:
 
 
 def test_the_data_as_policies_see_it_and_what_values_can_be(tmp_path: Path) -> None:
-    """An end without successor stays, a cut without one goes; rewards and ends are the data's own."""
+    """An end without successor stays, a cut without one is dropped; rewards are the data's own."""
     n = 120
     rng = np.random.default_rng(0)
     states = rng.normal(3.0, 2.0, (n, 2)).astype(np.float32)
@@ -140,19 +187,24 @@ def test_the_data_as_policies_see_it_and_what_values_can_be(tmp_path: Path) -> N
         action_space=BOX,
     )
     dataset = Dataset("mine", None, data)
-    methods = [METHODS["sac"], Method("other", "state", "none", 2.0, 1.0)]
-    config = train_preset("small", dataset)
-    world, scaling = state_world(dataset, tmp_path, methods, (0,), config)
-    rows = unpacked(world.real[0], 2)
+    methods = [Method("sac", AGENT), Method("other", AGENT, penalty_weight=2.0)]
+    split = split_dataset(dataset)
+    folder, scaling = Run(tmp_path), split.scaling
+    population = build_population(split, None, methods, (0,), PenaltySettings(), folder)
+    rows = unpack(population.logged[0], 2)
     kept = ~cut
     np.testing.assert_allclose(rows.latents, scaling.states(states[kept]), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(rows.rewards, data.rewards[kept])
     np.testing.assert_array_equal(rows.terminated, ended[kept])
     goes_on = kept & ~ended
     np.testing.assert_allclose(
-        rows.next_latents[~ended[kept]], scaling.states(data.next_states[goes_on]), rtol=1e-5, atol=1e-6
+        rows.next_latents[~ended[kept]],
+        scaling.states(data.next_states[goes_on]),
+        rtol=1e-5,
+        atol=1e-6,
     )
     # The lowest reward, and three times a λ of 2 below it, for ever; the highest for ever.
-    ahead = 1 / (1 - config.sac.discount)
-    np.testing.assert_allclose(world.terms.lowest_value, [-1 * ahead, -7 * ahead], rtol=1e-4)
-    np.testing.assert_allclose(world.terms.highest_value, [4 * ahead] * 2, rtol=1e-4)
+    ahead = 1 / (1 - AGENT.discount)
+    bounds = population.map(lambda view, _: AGENT.value_bounds(view))
+    np.testing.assert_allclose(bounds[0][:, 0], [-1 * ahead, -7 * ahead], rtol=1e-4)
+    np.testing.assert_allclose(bounds[1][:, 0], [4 * ahead] * 2, rtol=1e-4)

@@ -4,22 +4,26 @@ import numpy as np
 
 from gelato.agents import online
 from gelato.agents.online import Progress, train_online
-from gelato.agents.ppo import PPOConfig, Rollout
+from gelato.agents.ppo import PPO, PPORows
 
-CONFIG = PPOConfig(hidden=(8,), episodes=2, steps=32, minibatches=2, passes=1)
+CONFIG = PPO(hidden=(8,), episodes=2, steps=32, minibatches=2, passes=1)
 
 
-def test_rollouts_of_real_environments_end_in_the_last_observation_and_not_in_the_next_first(monkeypatch) -> None:
-    rollouts: list[Rollout] = []
-    improve = online._improved
+def test_rollouts_of_real_environments_end_in_the_last_observation_and_not_in_the_next_first(
+    monkeypatch,
+) -> None:
+    rollouts: list[PPORows] = []
+    improve = online._improve
 
-    def watched(learner, optimiser, rollout, config, *, key):
-        rollouts.append(rollout)
-        return improve(learner, optimiser, rollout, config, key=key)
+    def watch(agent, networks, optimiser, rows, key):
+        rollouts.append(rows)
+        return improve(agent, networks, optimiser, rows, key)
 
-    monkeypatch.setattr(online, "_improved", watched)
+    monkeypatch.setattr(online, "_improve", watch)
     seen: list[Progress] = []
-    learner = train_online("CartPole-v1", CONFIG, steps=128, watch=lambda progress: seen.append(progress) or True)
+    learner = train_online(
+        "CartPole-v1", CONFIG, steps=128, watch=lambda progress: seen.append(progress) or True
+    )
     assert [progress.steps for progress in seen] == [64, 128] and len(rollouts) == 2
     assert not eqx.tree_equal(learner, seen[0].learner)
     rollout = jax.tree.map(np.asarray, rollouts[0])

@@ -6,10 +6,11 @@ import pytest
 
 from gelato.data.behaviour import load_policy
 from gelato.data.generate import generate
-from gelato.data.recipes import RECIPES, recipe_named
-from gelato.data.reference import Named, parse, resolve
-from gelato.envs.four_rooms import FREE, free_cells, position
+from gelato.data.named import Named, resolve_named
+from gelato.data.recipes import RECIPES, find_recipe
+from gelato.data.sources import parse_reference
 from gelato.errors import InputError
+from gelato.tasks.four_rooms import FREE, free_cells, position
 
 
 def episodes_equal(first, second) -> bool:
@@ -34,7 +35,10 @@ def test_the_number_of_workers_changes_nothing_and_the_seed_everything(name):
 
 @pytest.mark.parametrize("transitions", [1, 7, 501])
 def test_exactly_as_many_transitions_as_asked_for(transitions):
-    assert sum(map(len, generate(RECIPES["hopper-medium-expert"], transitions, seed=0, workers=1))) == transitions
+    assert (
+        sum(map(len, generate(RECIPES["hopper-medium-expert"], transitions, seed=0, workers=1)))
+        == transitions
+    )
 
 
 def test_medium_expert_is_half_and_half():
@@ -72,26 +76,32 @@ def test_a_behaviour_policy_is_the_tanh_gaussian_its_weights_describe():
     policy = load_policy("hopper-medium", gymnasium.spaces.Box(-1, 1, (3,)))
     rng = np.random.default_rng(0)
     noise = np.arctanh(np.array([policy(observation, rng) for _ in range(4000)], float))
-    np.testing.assert_allclose(noise.mean(axis=0), mean, atol=4 * np.exp(log_std).max() / np.sqrt(4000))
+    np.testing.assert_allclose(
+        noise.mean(axis=0), mean, atol=4 * np.exp(log_std).max() / np.sqrt(4000)
+    )
     np.testing.assert_allclose(noise.std(axis=0), np.exp(log_std), rtol=0.06)
 
 
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(InputError, match="did you mean walker2d-medium"):
-        recipe_named("walker-medium")
+        find_recipe("walker-medium")
     with pytest.raises(InputError, match="gelato data list"):
-        recipe_named("zzz")
+        find_recipe("zzz")
 
 
 def test_driving_is_counted_in_whole_episodes() -> None:
     episodes = list(generate(RECIPES["roundabout"], 2, seed=0, workers=1))
-    assert len(episodes) == 2 and all(episode.terminated or len(episode) == 11 for episode in episodes)
+    assert len(episodes) == 2 and all(
+        episode.terminated or len(episode) == 11 for episode in episodes
+    )
     assert episodes[0].observations.shape == (len(episodes[0]) + 1, 5, 5)
-    assert resolve(parse("roundabout,episodes=2,seed=1")) == Named(RECIPES["roundabout"], 2, 1)
+    assert resolve_named(parse_reference("roundabout,episodes=2,seed=1")) == Named(
+        RECIPES["roundabout"], 2, 1
+    )
     assert Named(RECIPES["roundabout"], 2, 1).reference == "roundabout,episodes=2,seed=1"
 
 
 @pytest.mark.parametrize("wrong", ["roundabout,transitions=50", "hopper-medium,episodes=5"])
 def test_the_wrong_unit_is_refused_with_the_right_one(wrong: str) -> None:
     with pytest.raises(InputError, match=r"is counted in (episodes|transitions); write .*=N"):
-        resolve(parse(wrong))
+        resolve_named(parse_reference(wrong))

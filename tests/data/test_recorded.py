@@ -14,7 +14,9 @@ def test_d4rl_v2_with_successors_falls_are_terminations(realdata):
     assert data.terminated.sum() == 2 and data.truncated.sum() == 0 and data.has_successor.all()
     rows = ~data.ends[:-1]
     np.testing.assert_array_equal(data.next_states[:-1][rows], data.states[1:][rows])
-    assert (data.next_states[:-1][~rows] != data.states[1:][~rows]).any(axis=1).all(), "no episode bleeds into the next"
+    assert (data.next_states[:-1][~rows] != data.states[1:][~rows]).any(axis=1).all(), (
+        "no episode bleeds into the next"
+    )
 
 
 def test_d4rl_v2_time_outs_are_truncations(realdata):
@@ -41,7 +43,8 @@ def test_d4rl_v1_layout(realdata):
 
 
 @pytest.mark.parametrize(
-    ("name", "mean_return"), [("pendulum_v1.1.0.h5", -180.5), ("pendulum_random_v1.1.0.h5", -1223.6)]
+    ("name", "mean_return"),
+    [("pendulum_v1.1.0.h5", -180.5), ("pendulum_random_v1.1.0.h5", -1223.6)],
 )
 def test_a_replay_buffer_that_marks_episode_ends_only(realdata, name, mean_return):
     dataset = load(f"file:{realdata('pendulum/' + name)},low=-2,high=2")
@@ -51,6 +54,7 @@ def test_a_replay_buffer_that_marks_episode_ends_only(realdata, name, mean_retur
     assert summary["return_mean"] == pytest.approx(mean_return, abs=0.1)
     complete = data.with_successors()
     assert len(complete) == 99_000 and len(complete.episode_slices) == 500
-    # A pendulum turns at most 8 radians a second for 0.05 s: a larger turn would be another episode's state.
+    # A pendulum turns at most 8 radians a second for 0.05 s: a larger turn would be another
+    # episode's state.
     cosine_jump = np.abs(complete.next_states[:, 0] - complete.states[:, 0]).max()
     assert cosine_jump <= 8 * 0.05 + 1e-3

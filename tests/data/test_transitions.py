@@ -37,14 +37,18 @@ def test_episode_slices_are_the_episodes(lengths):
     assert [rows.start for rows in slices[1:]] == [rows.stop for rows in slices[:-1]]
 
 
-@given(st.lists(st.integers(1, 7), min_size=2, max_size=20), st.floats(0.05, 0.95), st.integers(0, 5))
+@given(
+    st.lists(st.integers(1, 7), min_size=2, max_size=20), st.floats(0.05, 0.95), st.integers(0, 5)
+)
 def test_a_split_keeps_episodes_whole_and_loses_nothing(lengths, fraction, seed):
     data = transitions_of(lengths)
     train, held_out = split(data, fraction, seed=seed)
     assert len(train) and len(held_out)
     assert sorted(np.concatenate([train.states, held_out.states])[:, 0]) == list(range(len(data)))
     episodes = np.repeat(np.arange(len(lengths)), lengths)
-    assert not set(episodes[train.states[:, 0].astype(int)]) & set(episodes[held_out.states[:, 0].astype(int)])
+    assert not set(episodes[train.states[:, 0].astype(int)]) & set(
+        episodes[held_out.states[:, 0].astype(int)]
+    )
 
 
 def test_the_same_seed_splits_the_same_way_and_another_does_not():
@@ -75,7 +79,9 @@ def test_standardising_gives_mean_zero_and_deviation_one_and_inverts(seed, n, me
 def test_a_constant_column_is_not_divided_by_zero():
     standardiser = Standardiser.fit(np.full((10, 1), 0.1, np.float32))
     np.testing.assert_array_equal(standardiser.scale, [1])
-    np.testing.assert_allclose(standardiser(np.array([[0.1], [2.1]], np.float32)), [[0], [2]], atol=1e-6)
+    np.testing.assert_allclose(
+        standardiser(np.array([[0.1], [2.1]], np.float32)), [[0], [2]], atol=1e-6
+    )
 
 
 def test_dropping_rows_without_successor_truncates_the_row_before():

@@ -1,4 +1,4 @@
-"""Facts of mathematics are checked in double precision; networks and surfaces with known geodesics to check them on."""
+"""Networks and surfaces with known geodesics; mathematics is tested in double precision."""
 
 import equinox as eqx
 import jax
@@ -27,10 +27,16 @@ class Gaussians(eqx.Module):
             return eqx.nn.MLP(dim, 2 * out, 12, 1, activation=jnp.tanh, key=key)
 
         self.members = members
-        self.networks = network(key) if members is None else eqx.filter_vmap(network)(jr.split(key, members))
+        self.networks = (
+            network(key) if members is None else eqx.filter_vmap(network)(jr.split(key, members))
+        )
 
     def __call__(self, x):
-        out = self.networks(x) if self.members is None else eqx.filter_vmap(lambda net: net(x))(self.networks)
+        out = (
+            self.networks(x)
+            if self.members is None
+            else eqx.filter_vmap(lambda net: net(x))(self.networks)
+        )
         mean, scale = jnp.split(3 * out, 2, axis=-1)
         return mean, 0.3 + jax.nn.softplus(scale)
 
@@ -56,7 +62,10 @@ def ensemble(decoder):
 
 
 class Units(eqx.Module):
-    """The ensemble's map in other units; these are arrays, so that a program is compiled for all of them at once."""
+    """The ensemble's map in other units.
+
+    The units are arrays, so that one compiled program serves all of them.
+    """
 
     decoder: Gaussians
     observed: jax.Array
@@ -69,7 +78,9 @@ class Units(eqx.Module):
 @pytest.fixture
 def in_units(decoder):
     """The ensemble's metric with observations and latents in the units given."""
-    return lambda observed=1.0, latent=1.0: Pullback(Units(decoder, jnp.asarray(observed), jnp.asarray(latent)))
+    return lambda observed=1.0, latent=1.0: Pullback(
+        Units(decoder, jnp.asarray(observed), jnp.asarray(latent))
+    )
 
 
 def on_sphere(z):

@@ -28,15 +28,18 @@ def paraboloid():
 
 
 @eqx.filter_jit
-def solved(solver, metric, a, b):
+def solve(solver, metric, a, b):
     return solver(metric, a, b)
 
 
 def test_chunks_change_nothing():
     points = jr.normal(jr.key(0), (11, 3))
-    whole, chunked = (distances(paraboloid(), points[0], points, chunk=size) for size in (100, 4))
-    np.testing.assert_allclose(whole, chunked, rtol=1e-9)
-    np.testing.assert_allclose(whole[3], eqx.filter_jit(distance)(paraboloid(), points[0], points[3]), rtol=1e-9)
+    whole = distances(paraboloid(), points[0], points, chunk_size=100)
+    in_chunks = distances(paraboloid(), points[0], points, chunk_size=4)
+    np.testing.assert_allclose(whole, in_chunks, rtol=1e-9)
+    np.testing.assert_allclose(
+        whole[3], eqx.filter_jit(distance)(paraboloid(), points[0], points[3]), rtol=1e-9
+    )
     assert whole[0] == 0
 
 
@@ -45,7 +48,25 @@ def test_pairwise_distances_are_symmetric_with_a_zero_diagonal():
     matrix = pairwise(paraboloid(), points, solver=Near())
     np.testing.assert_array_equal(matrix, matrix.T)
     np.testing.assert_array_equal(np.diag(matrix), 0)
-    np.testing.assert_allclose(matrix[1, 4], eqx.filter_jit(distance)(paraboloid(), points[1], points[4]), rtol=1e-9)
+    np.testing.assert_allclose(
+        matrix[1, 4], eqx.filter_jit(distance)(paraboloid(), points[1], points[4]), rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_a_second_call_compiles_nothing(dim):
+    traces = []
+
+    def counted(z):
+        traces.append(z)
+        return on_paraboloid(z)
+
+    metric, points = Pullback(counted), jr.normal(jr.key(0), (4, dim))
+    first = pairwise(metric, points, Converged(2, 4))
+    count = len(traces)
+    assert count > 0
+    np.testing.assert_array_equal(pairwise(metric, points, Converged(2, 4)), first)
+    assert len(traces) == count
 
 
 def test_in_two_dimensions_a_geodesic_goes_around_a_hill_the_straight_line_cannot_leave():
@@ -53,7 +74,7 @@ def test_in_two_dimensions_a_geodesic_goes_around_a_hill_the_straight_line_canno
     hill = Pullback(lambda z: jnp.concatenate([z, jnp.atleast_1d(4 * jnp.exp(-4 * z @ z))]))
     a, b = jnp.array([-1.5, 0.0]), jnp.array([1.5, 0.0])
     solver = Converged(modes=10, nodes=32)
-    over, around = solved(solver, hill, a, b), connecting_geodesic(hill, a, b, solver)
+    over, around = solve(solver, hill, a, b), connecting_geodesic(hill, a, b, solver)
     assert around.length < 0.6 * over.length
     assert around.converged
     assert abs(around.curve(jnp.array(0.5))[1]) > 0.3
@@ -64,7 +85,8 @@ def test_a_metric_that_is_not_finite_is_refused_by_name_of_the_point():
     with pytest.raises(InputError, match="not finite"):
         distances(broken, jnp.zeros(3), 2 * jnp.ones((4, 3)))
     assert not any(
-        solved(solver, broken, jnp.zeros(3), 2 * jnp.ones(3)).converged for solver in (Near(), Converged(2, 4))
+        solve(solver, broken, jnp.zeros(3), 2 * jnp.ones(3)).converged
+        for solver in (Near(), Converged(2, 4))
     )
 
 
@@ -79,13 +101,13 @@ def test_a_metric_that_is_not_finite_is_refused_by_name_of_the_point():
     ],
 )
 def test_input_that_cannot_be_measured_is_refused(call):
-    # In the tests jaxtyping sees a mismatch of dimensions first.
+    # In the tests, jaxtyping detects a mismatch of dimensions first.
     with pytest.raises((InputError, TypeCheckError)):
         call()
 
 
 def test_points_far_outside_the_data_have_finite_flagged_distances(ensemble):
     a, b = jnp.full(3, 1e6), jnp.full(3, -1e6)
-    found = solved(Near(), ensemble, a, b)
+    found = solve(Near(), ensemble, a, b)
     assert np.isfinite(found.length)
     assert found.length >= eqx.filter_jit(lower_bound)(ensemble, a, b) * (1 - 1e-9)

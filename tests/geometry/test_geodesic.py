@@ -36,7 +36,7 @@ def solve_all(solver, metric, a, b):
 
 
 def solve(solver, metric, a, b):
-    """One pair, repeated to the one shape that programs are compiled for."""
+    """Solve one pair, repeated to the shape that the programs are compiled for."""
     found = solve_all(solver, metric, *(jnp.tile(jnp.asarray(x), (PAIRS, 1)) for x in (a, b)))
     return jax.tree.map(lambda leaf: leaf[0], found)
 
@@ -53,7 +53,9 @@ def test_a_spheres_geodesics_are_great_circles(sphere):
     ends = jnp.array([[1.5, 0.6], [0.9, 0.9], [0.25, 0.15]]).repeat(2, axis=0)
     found = solve_all(EXACT, sphere, starts, ends)
     assert np.all(found.converged)
-    np.testing.assert_allclose(found.length, [great_circle(a, b) for a, b in zip(starts, ends)], rtol=1e-9)
+    np.testing.assert_allclose(
+        found.length, [great_circle(a, b) for a, b in zip(starts, ends)], rtol=1e-9
+    )
     middle = jax.vmap(lambda curve: sphere.map(curve(jnp.array(0.3))))(found.curve)
     normals = np.cross(jax.vmap(sphere.map)(starts), jax.vmap(sphere.map)(ends))
     np.testing.assert_allclose(np.sum(middle * normals, axis=1), 0, atol=1e-5)
@@ -78,7 +80,10 @@ def test_the_hyperbolic_half_planes_distances_are_the_closed_form():
 
 def test_on_a_torus_the_variational_and_the_differential_equation_agree(torus):
     a, b = jnp.array([0.0, 0.5]), jnp.array([1.2, 1.4])
-    found, shot = solve(EXACT, torus, a, b), eqx.filter_jit(Shooting(steps=6, tolerance=1e-9))(torus, a, b)
+    found, shot = (
+        solve(EXACT, torus, a, b),
+        eqx.filter_jit(Shooting(steps=6, tolerance=1e-9))(torus, a, b),
+    )
     assert shot.converged
     np.testing.assert_allclose(found.length, shot.length, rtol=1e-8)
     t = jnp.linspace(0, 1, 7)
@@ -88,7 +93,9 @@ def test_on_a_torus_the_variational_and_the_differential_equation_agree(torus):
 def test_the_exponential_map_keeps_the_speed(torus):
     @jax.jit
     def speeds_along(start, velocity):
-        return jax.vmap(torus.quadratic)(*exponential(torus, start, velocity, jnp.linspace(0, 1, 5), 1e-10))
+        return jax.vmap(torus.quadratic)(
+            *exponential(torus, start, velocity, jnp.linspace(0, 1, 5), 1e-10)
+        )
 
     speeds = speeds_along(jnp.array([0.0, 0.5]), jnp.array([1.0, 0.7]))
     np.testing.assert_allclose(speeds, speeds[0], rtol=1e-7)
@@ -102,7 +109,10 @@ def random_pairs(count=PAIRS, dim=3, spread=0.3):
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 def test_a_curve_and_its_reverse_have_one_length(in_units, solver):
     a, b = random_pairs()
-    there, back = solve_all(solver, in_units(), a, b).length, solve_all(solver, in_units(), b, a).length
+    there, back = (
+        solve_all(solver, in_units(), a, b).length,
+        solve_all(solver, in_units(), b, a).length,
+    )
     # The paper samples the speed at the right end of each segment, which tells directions apart.
     np.testing.assert_allclose(there, back, rtol=0.1 if isinstance(solver, PaperSGD) else 1e-5)
 
@@ -120,7 +130,9 @@ def brackets(metric, a, b):
 
 @pytest.mark.parametrize("solver", [Near(), Converged(4, 8)], ids=str)
 @pytest.mark.parametrize("spread", [0.1, 1.5])
-def test_distances_lie_in_the_bracket_and_no_solver_exceeds_the_straight_line(in_units, solver, spread):
+def test_distances_lie_in_the_bracket_and_no_solver_exceeds_the_straight_line(
+    in_units, solver, spread
+):
     ensemble = in_units()
     a, b = random_pairs(spread=spread)
     low, high = brackets(ensemble, a, b).T
@@ -136,16 +148,21 @@ def test_distances_lie_in_the_bracket_and_no_solver_exceeds_the_straight_line(in
 def test_converged_distances_satisfy_the_triangle_inequality(in_units):
     a, b = random_pairs(spread=1.0)
     c = (a + b) / 2 + 0.4
-    ab, bc, ac = (solve_all(Converged(), in_units(), *ends).length for ends in ((a, b), (b, c), (a, c)))
+    ab, bc, ac = (
+        solve_all(Converged(), in_units(), *ends).length for ends in ((a, b), (b, c), (a, c))
+    )
     assert np.all(ac <= (ab + bc) * (1 + 1e-6))
     assert np.all(ab <= (ac + bc) * (1 + 1e-6))
 
 
 def test_quadrature_has_the_order_of_gauss(sphere):
     a, b = jnp.array([0.0, -0.7]), jnp.array([0.8, 0.9])
-    lengths = jax.jit(lambda a, b: [length(sphere, straight(a, b, Legendre(1)), n) for n in (1, 2, 3, 4, 48)])(a, b)
+    lengths = jax.jit(
+        lambda a, b: [length(sphere, straight(a, b, Legendre(1)), n) for n in (1, 2, 3, 4, 48)]
+    )(a, b)
     errors = [abs(float(found / lengths[-1] - 1)) for found in lengths[:-1]]
-    # Halving the interval would divide the error of n nodes by 4ⁿ; each further node must gain at least that of one.
+    # Halving the interval would divide the error of n nodes by 4ⁿ; each further node must gain at
+    # least that of one.
     assert all(later < earlier / 4 for earlier, later in pairwise(errors))
 
 
@@ -165,13 +182,17 @@ def test_a_polygons_chords_approach_the_length_at_second_order(sphere):
 def test_more_modes_bring_the_length_down_exponentially(sphere):
     a, b = jnp.array([0.0, 0.6]), jnp.array([1.5, 0.6])
     errors = [
-        float(solve(Converged(modes, 40, tolerance=1e-14), sphere, a, b).length) / great_circle(a, b) - 1
+        float(solve(Converged(modes, 40, tolerance=1e-14), sphere, a, b).length)
+        / great_circle(a, b)
+        - 1
         for modes in (1, 4)
     ]
     assert errors[0] > 50 * errors[1] > 0
 
 
-@pytest.mark.parametrize("solver", [Near(), Converged(4, 8, tolerance=1e-12)], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "solver", [Near(), Converged(4, 8, tolerance=1e-12)], ids=lambda s: type(s).__name__
+)
 def test_units_of_observations_and_latents_change_nothing_but_the_unit(in_units, solver):
     a, b = random_pairs()
     plain = solve_all(solver, in_units(), a, b).length
@@ -183,7 +204,9 @@ def test_units_of_observations_and_latents_change_nothing_but_the_unit(in_units,
 
 def test_pairs_too_close_for_differences_are_measured_by_the_speed(in_units):
     metric, (a, b) = in_units(), random_pairs(spread=1e-5)
-    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if eqx.is_array(leaf) else leaf, (metric, a, b))
+    single = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32) if eqx.is_array(leaf) else leaf, (metric, a, b)
+    )
     found = solve_all(Near(), *single).length
     a, b = (jnp.asarray(x, float) for x in single[1:])
     # A difference of decoded points would miss by a hundredth.
@@ -221,7 +244,9 @@ def test_coincident_endpoints_have_distance_zero_and_a_finite_gradient(in_units,
     assert np.all(np.isfinite(gradient))
 
 
-@pytest.mark.parametrize("solver", [Near(rounds=3), Converged(6, 16)], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "solver", [Near(rounds=3), Converged(6, 16)], ids=lambda s: type(s).__name__
+)
 def test_the_gradient_of_a_distance_is_the_unit_tangent_under_the_metric(sphere, solver):
     a, b = jnp.array([0.0, 0.6]), jnp.array([0.5, 0.8])
     gradient = jax.jit(jax.grad(lambda b: solver(sphere, a, b).length))(b)

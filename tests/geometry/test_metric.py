@@ -64,7 +64,8 @@ def test_theorem_1_is_the_average_of_random_jacobians_gram_matrices(decoder):
 
 
 def test_theorem_2_is_the_average_over_sampled_noise_and_decoders(forward, decoder, composite):
-    # The theorem takes the expectation of Ḡ over x apart from the noise in J_F: the two are drawn independently.
+    # The theorem takes the expectation of Ḡ over x apart from the noise in J_F: the two are drawn
+    # independently.
     def gram(key):
         x_key, forward_key, decoder_key, member_key = jr.split(key, 4)
         noise_F, noise_D = jr.normal(forward_key, (3,)), jr.normal(decoder_key, (5,))
@@ -80,7 +81,9 @@ def test_theorem_2_is_the_average_over_sampled_noise_and_decoders(forward, decod
     np.testing.assert_allclose(average, exact, atol=0.05 * np.max(exact))
 
 
-def test_theorem_2_at_the_mean_is_the_average_over_noise_with_x_held_there(forward, decoder, composite):
+def test_theorem_2_at_the_mean_is_the_average_over_noise_with_x_held_there(
+    forward, decoder, composite
+):
     mean, _ = eqx.filter_jit(forward)(point())
 
     def gram(key):
@@ -98,7 +101,9 @@ def test_theorem_2_at_the_mean_is_the_average_over_noise_with_x_held_there(forwa
 
 def test_without_forward_noise_theorem_2_is_the_ensembles_pullback(decoder, ensemble):
     identity = Composite(lambda e: (e, jnp.ones_like(e)), decoder)
-    np.testing.assert_allclose(tensor(identity, point()[:3]), tensor(ensemble, point()[:3]), rtol=1e-12)
+    np.testing.assert_allclose(
+        tensor(identity, point()[:3]), tensor(ensemble, point()[:3]), rtol=1e-12
+    )
 
 
 def test_the_ensembles_pullback_is_the_mean_of_its_members(decoder, ensemble):
@@ -142,10 +147,14 @@ def test_a_frozen_variance_term_is_exact_where_it_was_frozen(composite):
     np.testing.assert_allclose(frozen, tensor(composite, point()), rtol=1e-12)
 
 
-@pytest.mark.parametrize("metric", [Euclidean(), Tensor(lambda z: jnp.diag(1 + z**2)), Pullback(lambda z: jnp.sin(z))])
+@pytest.mark.parametrize(
+    "metric", [Euclidean(), Tensor(lambda z: jnp.diag(1 + z**2)), Pullback(lambda z: jnp.sin(z))]
+)
 def test_other_metrics_products_equal_their_tensors(metric):
     v = jnp.array([1.0, -2.0, 0.5, 0.3])
-    np.testing.assert_allclose(squared(metric, point(), v), v @ tensor(metric, point()) @ v, rtol=1e-12)
+    np.testing.assert_allclose(
+        squared(metric, point(), v), v @ tensor(metric, point()) @ v, rtol=1e-12
+    )
 
 
 def test_a_scalar_statistic_such_as_a_reward_has_a_pullback_of_rank_one():
@@ -159,7 +168,9 @@ def test_a_scalar_statistic_such_as_a_reward_has_a_pullback_of_rank_one():
 def test_separate_mean_and_scale_make_a_gaussian():
     metric = GaussianPullback(gaussian(lambda z: 2 * z, lambda z: z**2))
     np.testing.assert_allclose(metric(point()), jnp.diag(4 + 4 * point() ** 2), rtol=1e-12)
-    np.testing.assert_allclose(log_volume(metric, point()), jnp.log(volume(metric, point())), rtol=1e-12)
+    np.testing.assert_allclose(
+        log_volume(metric, point()), jnp.log(volume(metric, point())), rtol=1e-12
+    )
 
 
 def test_too_few_decoders_cannot_make_the_metric_regular(decoder):

@@ -9,7 +9,7 @@ from gelato.geometry import (
     Euclidean,
     Near,
     Pullback,
-    grouped,
+    find_neighbours,
     nearest,
     nearest_approximate,
     nearest_under_metric,
@@ -19,11 +19,12 @@ from gelato.geometry import (
 from gelato.geometry import neighbours as module
 
 
-def brute_force(data, queries, k, leave_out=None):
+def brute_force(data, queries, k, exclude=None):
     squares = ((queries[:, None].astype(np.float64) - data[None]) ** 2).sum(-1)
-    if leave_out is not None:
-        squares[np.arange(len(queries)), leave_out] = np.inf
-    order = np.lexsort((np.broadcast_to(np.arange(len(data)), squares.shape), squares), axis=-1)[:, :k]
+    if exclude is not None:
+        squares[np.arange(len(queries)), exclude] = np.inf
+    rows = np.broadcast_to(np.arange(len(data)), squares.shape)
+    order = np.lexsort((rows, squares), axis=-1)[:, :k]
     return order, np.sqrt(np.take_along_axis(squares, order, axis=1))
 
 
@@ -38,9 +39,12 @@ def forget():
 
 @pytest.fixture(params=["processor", "accelerator"])
 def way(request, monkeypatch):
-    """The search as each kind of machine does it; a processor's products are exact, so that both must be."""
+    """The search as each kind of machine does it.
+
+    The products of a processor are exact, so both ways must give exact results here.
+    """
     if request.param == "accelerator":
-        monkeypatch.setattr(module, "_shortened", lambda data: data.dtype == jnp.float32)
+        monkeypatch.setattr(module, "_uses_fast_products", lambda data: data.dtype == jnp.float32)
         forget()
     yield nearest
     if request.param == "accelerator":
@@ -66,7 +70,7 @@ def test_ties_and_duplicates_keep_their_distances(way):
 def test_leaving_a_query_out_skips_its_row_and_not_its_duplicates(way):
     data = np.concatenate([cloud(1500), cloud(1500)])
     rows = np.array([3, 1503, 40])
-    found = way(data, data[rows], 4, leave_out=rows)
+    found = way(data, data[rows], 4, exclude=rows)
     assert not np.any(np.asarray(found.indices) == rows[:, None])
     np.testing.assert_array_equal(np.asarray(found.indices)[:, 0], (rows + 1500) % 3000)
     np.testing.assert_array_equal(np.asarray(found.distances)[:, 0], 0)
@@ -75,7 +79,9 @@ def test_leaving_a_query_out_skips_its_row_and_not_its_duplicates(way):
 def test_more_neighbours_than_a_group_holds_are_exact_inside_a_compiled_program():
     data, queries = cloud(900), cloud(4, seed=1)
     assert module.SIZE < 40
-    found = jax.jit(jax.vmap(lambda query: grouped(jnp.asarray(data), query, 40)))(jnp.asarray(queries))
+    found = jax.jit(jax.vmap(lambda query: find_neighbours(jnp.asarray(data), query, 40)))(
+        jnp.asarray(queries)
+    )
     np.testing.assert_array_equal(found[0], brute_force(data, queries, 40)[0])
 
 
@@ -83,16 +89,23 @@ def test_a_prepared_index_finds_the_same_for_any_number_of_queries(monkeypatch):
     monkeypatch.setattr(module, "CHUNK_CPU", 4)
     data, queries = cloud(700), cloud(9, seed=1)
     index = prepare(jnp.asarray(data))
-    np.testing.assert_array_equal(nearest(index, queries, 5).indices, brute_force(data, queries, 5)[0])
-    np.testing.assert_array_equal(nearest(data, queries[:3], 5).indices, nearest(index, queries[:3], 5).indices)
+    np.testing.assert_array_equal(
+        nearest(index, queries, 5).indices, brute_force(data, queries, 5)[0]
+    )
+    np.testing.assert_array_equal(
+        nearest(data, queries[:3], 5).indices, nearest(index, queries[:3], 5).indices
+    )
 
 
 def test_three_shortened_products_are_as_exact_as_single_precision():
     x, y = cloud(2, dim=400)
     (x_high, x_low), (y_high, y_low) = (module._split(jnp.asarray(v)) for v in (x, y))
-    # Ten binary digits behind the leading one: a number and its rounding to them agree.
+    # `high` has ten bits after the leading one, so that rounding to them changes nothing.
     assert all(np.all(np.frexp(high)[0] * 2**11 % 1 == 0) for high in (x_high, y_high))
-    three = sum(np.float64(a) * np.float64(b) for a, b in [(x_high, y_high), (x_high, y_low), (x_low, y_high)])
+    three = sum(
+        np.float64(a) * np.float64(b)
+        for a, b in [(x_high, y_high), (x_high, y_low), (x_low, y_high)]
+    )
     np.testing.assert_allclose(three, x.astype(np.float64) * y, rtol=2**-20)
 
 
@@ -114,7 +127,9 @@ def test_under_the_metric_a_stretched_direction_is_far():
     stretch = np.array([1.0, 1.0, 20.0], dtype=np.float32)
     metric = Pullback(lambda z: jnp.asarray(stretch) * z)
     found = nearest_under_metric(metric, data, queries, 5, shortlist=400, solver=Near())
-    np.testing.assert_array_equal(found.indices, brute_force(data * stretch, queries * stretch, 5)[0])
+    np.testing.assert_array_equal(
+        found.indices, brute_force(data * stretch, queries * stretch, 5)[0]
+    )
     assert recall(metric, data, queries, 5, shortlist=20, larger=400) < 0.9
     assert recall(Euclidean(), data, queries, 5, shortlist=20, larger=400) == 1
 
@@ -123,16 +138,16 @@ def test_under_the_metric_a_stretched_direction_is_far():
     "call",
     [
         lambda: nearest(cloud(5), cloud(2), 6),
-        lambda: nearest(cloud(5), cloud(2), 5, leave_out=np.array([0, 1])),
+        lambda: nearest(cloud(5), cloud(2), 5, exclude=np.array([0, 1])),
         lambda: nearest(cloud(5), cloud(0), 2),
         lambda: nearest(cloud(5), cloud(2, dim=3), 2),
         lambda: nearest(cloud(5), cloud(2), 0),
-        lambda: nearest(cloud(5), cloud(2), 2, leave_out=np.array([0])),
+        lambda: nearest(cloud(5), cloud(2), 2, exclude=np.array([0])),
         lambda: nearest(prepare(jnp.asarray(cloud(5))), cloud(2), 6),
         lambda: nearest_under_metric(Euclidean(), cloud(50), cloud(2), 9, shortlist=4),
     ],
 )
 def test_searches_that_cannot_be_answered_are_refused(call):
-    # In the tests jaxtyping sees a mismatch of dimensions first.
+    # In the tests, jaxtyping detects a mismatch of dimensions first.
     with pytest.raises((InputError, TypeCheckError)):
         call()

@@ -2,7 +2,9 @@ import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
+from gelato.mdp.env import PessimisticEnv
 from gelato.mdp.pessimistic import PessimisticMDP
 from gelato.mdp.vector_env import PessimisticVectorEnv
 from tests.mdp.test_pessimistic import fell, mdp  # noqa: F401
@@ -32,14 +34,16 @@ def test_observations_actions_and_batches_lie_in_their_spaces(env: PessimisticVe
             assert all((row is not None) == end for row, end in zip(infos["final_obs"], ended))
 
 
-def test_an_episode_that_ends_starts_anew_from_the_data_in_the_same_step(env: PessimisticVectorEnv) -> None:
+def test_an_episode_that_ends_starts_anew_from_the_data_in_the_same_step(
+    env: PessimisticVectorEnv,
+) -> None:
     env.reset(seed=1)
     ended = np.zeros(4, bool)
     while not ended.any():
         observations, _, terminated, truncated, infos = env.step(np.zeros((4, 2), np.float32))
         ended = terminated | truncated
     row = int(np.flatnonzero(ended)[0])
-    assert bool((env.mdp.starts == jnp.asarray(observations[row])).all(axis=1).any())
+    assert bool((env.mdp.imagined.starts == jnp.asarray(observations[row])).all(axis=1).any())
     assert not np.array_equal(infos["final_obs"][row], observations[row])
 
 
@@ -59,4 +63,15 @@ def test_gymnasiums_own_wrapper_counts_the_episodes(env: PessimisticVectorEnv) -
         infos = wrapped.step(np.zeros((4, 2), np.float32))[-1]
         if "episode" in infos:
             lengths += infos["episode"]["l"][infos["_episode"]].tolist()
-    assert lengths and max(lengths) <= env.mdp.horizon
+    assert lengths and max(lengths) <= env.mdp.imagined.horizon
+
+
+def test_a_plain_environment_passes_gymnasiums_checks(mdp: PessimisticMDP) -> None:  # noqa: F811
+    env = PessimisticEnv(mdp, SPACE)
+    check_env(env, skip_render_check=True)
+    env.reset(seed=0)
+    ended, steps = False, 0
+    while not ended:
+        _, _, terminated, truncated, info = env.step(np.zeros(2, np.float32))
+        ended, steps = terminated or truncated, steps + 1
+    assert 1 <= steps <= mdp.imagined.horizon and info["penalty"] >= 0

@@ -8,7 +8,14 @@ from gelato.data.spaces import Discrete
 from gelato.model.config import DEFAULT, PAPER
 from gelato.model.fit import bootstrap_counts
 from gelato.model.gaussian import log_density
-from gelato.model.objective import TERMS, Batch, calibrated_variance, objective_terms, variance_loss, weighted_sum
+from gelato.model.objective import (
+    TERMS,
+    Batch,
+    calibrate_variance,
+    objective_terms,
+    variance_loss,
+    weighted_sum,
+)
 from tests.model.test_pieces import small_model
 
 
@@ -26,15 +33,21 @@ def batch_of(n: int, *, weights=None, discrete: bool = False) -> Batch:
 
 
 def terms_of(model, batch, **settings):
-    settings = {"minimum_variance": 1e-3, "per_dimension": False, "key": jax.random.key(0)} | settings
+    settings = {
+        "minimum_variance": 1e-3,
+        "per_dimension": False,
+        "key": jax.random.key(0),
+    } | settings
     return eqx.filter_jit(objective_terms)(model, model.encoder, batch, **settings)
 
 
 @pytest.mark.parametrize("per_dimension", [False, True])
 def test_the_calibrated_variance_is_the_one_of_maximum_likelihood(per_dimension):
-    squared = jnp.square(jax.random.normal(jax.random.key(0), (2, 500, 3)) * jnp.array([0.5, 1.0, 2.0]))
+    squared = jnp.square(
+        jax.random.normal(jax.random.key(0), (2, 500, 3)) * jnp.array([0.5, 1.0, 2.0])
+    )
     weights = jnp.ones((2, 500))
-    best = calibrated_variance(squared, weights, 1e-6, per_dimension=per_dimension)
+    best = calibrate_variance(squared, weights, 1e-6, per_dimension=per_dimension)
     assert best.shape == ((2, 1, 3) if per_dimension else (2, 1, 1))
 
     def likelihood(factor: float) -> float:
@@ -45,9 +58,11 @@ def test_the_calibrated_variance_is_the_one_of_maximum_likelihood(per_dimension)
 
 def test_the_calibrated_variance_has_a_floor_and_passes_no_gradient():
     weights = jnp.ones((1, 4))
-    floor = calibrated_variance(jnp.zeros((1, 4, 2)), weights, 0.01, per_dimension=False)
+    floor = calibrate_variance(jnp.zeros((1, 4, 2)), weights, 0.01, per_dimension=False)
     np.testing.assert_allclose(floor, 0.01)
-    slope = jax.grad(lambda x: calibrated_variance(x, weights, 0.01, per_dimension=True).sum())(jnp.ones((1, 4, 2)))
+    slope = jax.grad(lambda x: calibrate_variance(x, weights, 0.01, per_dimension=True).sum())(
+        jnp.ones((1, 4, 2))
+    )
     np.testing.assert_array_equal(slope, 0)
 
 
@@ -82,7 +97,9 @@ def test_terms_are_what_their_formulas_say():
     np.testing.assert_allclose(terms["termination"], np.mean(ends), rtol=1e-4)
     np.testing.assert_allclose(terms["policy"], np.mean(policy), rtol=1e-4)
     mse = max(np.mean(reward), 1e-3)
-    np.testing.assert_allclose(terms["reward"], 0.5 * (np.mean(reward) / mse + np.log(2 * np.pi * mse)), rtol=1e-4)
+    np.testing.assert_allclose(
+        terms["reward"], 0.5 * (np.mean(reward) / mse + np.log(2 * np.pi * mse)), rtol=1e-4
+    )
 
 
 def test_the_prediction_can_be_left_out_and_changes_no_other_term():
@@ -105,16 +122,18 @@ def test_the_target_encoder_learns_nothing_from_the_objective():
     model, batch = small_model(), batch_of(8)
 
     def loss(target):
-        return objective_terms(model, target, batch, minimum_variance=1e-3, per_dimension=False, key=jax.random.key(0))[
-            "dynamics"
-        ]
+        return objective_terms(
+            model, target, batch, minimum_variance=1e-3, per_dimension=False, key=jax.random.key(0)
+        )["dynamics"]
 
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(eqx.filter_grad(loss)(model.encoder)))
 
 
 def test_a_decoder_with_zero_weight_everywhere_learns_nothing():
     weights = jnp.ones((8, 3)).at[:, 1].set(0.0)
-    gradient = eqx.filter_grad(lambda m: terms_of(m, batch_of(8, weights=weights))["successor"])(small_model())
+    gradient = eqx.filter_grad(lambda m: terms_of(m, batch_of(8, weights=weights))["successor"])(
+        small_model()
+    )
     weight = gradient.decoders.mean.layers[0].weight
     assert np.all(weight[1] == 0) and np.any(weight[0] != 0) and np.any(weight[2] != 0)
 
@@ -133,7 +152,9 @@ def test_bootstrap_weights_differ_between_decoders_and_have_mean_one():
 def test_the_loss_is_the_weighted_sum_and_both_presets_weigh_as_documented():
     terms = {name: jnp.asarray(float(index)) for index, name in enumerate(TERMS)}
     assert float(weighted_sum(terms, dict.fromkeys(TERMS, 1.0))) == sum(range(len(TERMS)))
-    assert PAPER.term_weights == dict.fromkeys((name for name in TERMS if name != "prediction"), 1.0)
+    assert PAPER.term_weights == dict.fromkeys(
+        (name for name in TERMS if name != "prediction"), 1.0
+    )
     assert DEFAULT.term_weights["prior"] == DEFAULT.term_weights["dynamics"] == DEFAULT.kl_weight
 
 

@@ -7,17 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gelato.data.spaces import Continuous, Discrete
-from gelato.envs.scores import task_of
-from gelato.envs.termination import termination_rule
 from gelato.model.coupling import Embedding
 from gelato.model.gaussian import Gaussian, standard_like
 from gelato.model.latent import LatentModel, predict
 from gelato.model.networks import MLP, GaussianMLP, SplitGaussian
+from gelato.tasks.task import find_task, find_termination_rule
 
 
 def random_gaussian(key, shape) -> Gaussian:
     mean_key, variance_key = jax.random.split(key)
-    return Gaussian(jax.random.normal(mean_key, shape), jnp.exp(jax.random.normal(variance_key, shape)))
+    return Gaussian(
+        jax.random.normal(mean_key, shape), jnp.exp(jax.random.normal(variance_key, shape))
+    )
 
 
 BOX = Continuous((-1.0, -1.0), (1.0, 1.0))
@@ -59,17 +60,24 @@ def test_the_couplings_log_determinant_matches_autodiff(layers):
     embedding = trained_looking(Embedding(3, 2, layers, (8,), "silu", key=jax.random.key(layers)))
     z, a = jnp.array([0.3, -1.0, 0.5]), jnp.array([0.2, -0.7])
     jacobian = jax.jacfwd(lambda x: embedding(x[:3], x[3:]))(jnp.concatenate([z, a]))
-    np.testing.assert_allclose(embedding.log_determinant(z, a), jnp.linalg.slogdet(jacobian)[1], atol=1e-5)
+    np.testing.assert_allclose(
+        embedding.log_determinant(z, a), jnp.linalg.slogdet(jacobian)[1], atol=1e-5
+    )
 
 
 def test_every_coordinate_of_the_embedding_depends_on_state_and_action():
     embedding = trained_looking(Embedding(3, 2, 2, (8,), "silu", key=jax.random.key(1)))
     jacobian = jax.jacfwd(lambda x: embedding(x[:3], x[3:]))(jnp.linspace(-1, 1, 5))
-    assert (jnp.abs(jacobian[:, :3]).max(axis=1) > 0).all() and (jnp.abs(jacobian[:, 3:]).max(axis=1) > 0).all()
+    assert (jnp.abs(jacobian[:, :3]).max(axis=1) > 0).all() and (
+        jnp.abs(jacobian[:, 3:]).max(axis=1) > 0
+    ).all()
 
 
 def test_the_divergence_of_gaussians_equals_its_closed_form_and_monte_carlo():
-    first, second = random_gaussian(jax.random.key(0), (3,)), random_gaussian(jax.random.key(1), (3,))
+    first, second = (
+        random_gaussian(jax.random.key(0), (3,)),
+        random_gaussian(jax.random.key(1), (3,)),
+    )
     samples = jax.vmap(lambda k: first.sample(key=k))(jax.random.split(jax.random.key(2), 200_000))
     ratio = jax.vmap(first.log_density)(samples) - jax.vmap(second.log_density)(samples)
     error = 4 * float(ratio.std()) / np.sqrt(len(samples))
@@ -102,7 +110,9 @@ def test_networks_are_smooth_and_a_shortcut_adds_a_linear_map():
     shortcut = MLP(3, 2, (8,), "tanh", shortcut=True, key=jax.random.key(0))
     without = eqx.tree_at(lambda m: m.shortcut, shortcut, None)
     x = jnp.array([1.0, -2.0, 0.5])
-    np.testing.assert_allclose(shortcut(x) - without(x), shortcut.shortcut.weight @ x, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        shortcut(x) - without(x), shortcut.shortcut.weight @ x, rtol=1e-4, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("space", [Continuous((-1.0,), (1.0,)), Discrete(4)])
@@ -123,13 +133,18 @@ def test_the_mixture_over_decoders_has_its_two_moments_and_its_density():
     second_moment = (parts.variance + parts.mean**2).mean(axis=0)
     np.testing.assert_allclose(mixture.variance, second_moment - mixture.mean**2, rtol=1e-4)
     x = jnp.zeros(3)
-    densities = [np.exp(Gaussian(m, v).log_density(x)) for m, v in zip(parts.mean, parts.variance, strict=True)]
+    densities = [
+        np.exp(Gaussian(m, v).log_density(x))
+        for m, v in zip(parts.mean, parts.variance, strict=True)
+    ]
     np.testing.assert_allclose(prediction.log_density(x), np.log(np.mean(densities)), rtol=1e-4)
 
 
 def test_imagined_latents_stay_where_the_data_reaches():
     model = small_model()
-    bounded = eqx.tree_at(lambda m: (m.support.low, m.support.high), model, (-0.01 * jnp.ones(4), 0.01 * jnp.ones(4)))
+    bounded = eqx.tree_at(
+        lambda m: (m.support.low, m.support.high), model, (-0.01 * jnp.ones(4), 0.01 * jnp.ones(4))
+    )
     e = jnp.full(6, 5.0)
     assert jnp.abs(bounded.imagine(e, key=jax.random.key(0))).max() <= 0.01
     assert jnp.abs(model.imagine(e, key=jax.random.key(0))).max() > 0.01
@@ -137,10 +152,10 @@ def test_imagined_latents_stay_where_the_data_reaches():
 
 @pytest.mark.parametrize("environment", ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"])
 def test_the_known_termination_rules_agree_with_the_simulator(environment):
-    from gelato.envs import make_environment
+    from gelato.tasks import make_environment
 
     simulator = make_environment(environment)
-    rule = termination_rule(environment, simulator.observation_space.shape[0])
+    rule = find_termination_rule(environment, simulator.observation_space.shape[0])
     seen = set()
     for seed in range(12):
         simulator.reset(seed=seed)
@@ -152,8 +167,10 @@ def test_the_known_termination_rules_agree_with_the_simulator(environment):
             if terminated or truncated:
                 break
     assert seen == ({False} if environment == "HalfCheetah-v5" else {False, True})
-    assert termination_rule("gelato/FourRooms-v0", 2) is None and termination_rule(None, 2) is None
+    assert find_termination_rule("gelato/FourRooms-v0", 2) is None
+    assert find_termination_rule(None, 2) is None
     # What is called alike, or laid out in another way, is not the same.
     others = ("HopperBulletEnv-v0", 11), ("dm_control/hopper-hop-v0", 11), ("Hopper-v5", 12)
-    assert all(termination_rule(*other) is None for other in others)
-    assert task_of("hopper_medium-v2.hdf5") == task_of("Hopper-v5") == task_of("hopper-random") == "hopper"
+    assert all(find_termination_rule(*other) is None for other in others)
+    for name in ("hopper_medium-v2.hdf5", "Hopper-v5", "hopper-random"):
+        assert find_task(name).name == "hopper"

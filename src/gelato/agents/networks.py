@@ -11,12 +11,14 @@ from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.model.networks import MLP, Linear, linear_layers
 
 LOG_STD = (-5.0, 2.0)
+# An action before it is squashed into its box, and its log-density.
+Choice = tuple[Float[Array, "*batch action"], Float[Array, "*batch"]]
 
 
 class Actor(eqx.Module):
-    """`π(a|z)`: a Gaussian squashed into the box of actions, or a choice among discrete ones.
+    """`π(a|z)`: a Gaussian squashed into the action box, or a distribution over discrete actions.
 
-    Actions are as the model sees them: in their own units, or one-hot.
+    Actions have the form that the model expects: in their own units, or one-hot.
     """
 
     network: MLP
@@ -35,35 +37,43 @@ class Actor(eqx.Module):
         self.network = MLP(latent_size, outputs, hidden, activation, key=key)
         self.space = space
 
-    def sample(self, z: Float[Array, " latent"], *, key: PRNGKeyArray) -> Float[Array, " action"]:
-        """`a ~ π(·|z)`."""
-        return self.action(self.draw(z, key=key)[0])
+    def sample(
+        self, z: Float[Array, " latent"], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, " action"], Choice]:
+        """Draw `a ~ π(·|z)`, and the choice behind it with its log-density (`draw`)."""
+        choice, log_density = self.draw(z, key=key)
+        return self.action(choice), (choice, log_density)
 
     def action_and_density(
         self, z: Float[Array, " latent"], noise: Float[Array, " action"]
     ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
-        """`a ~ π(·|z)` and its log-density from standard noise, for a box of actions, differentiable in π.
+        """Return `a ~ π(·|z)` and its log-density from standard noise, for continuous actions.
 
-        The density is that of the action scaled to [−1, 1]: entropies do not depend on the units of actions.
+        Both are differentiable in π. The density is that of the action scaled to [−1, 1], so that
+        entropies do not depend on the units of actions.
         """
         mean, log_std = self._gaussian(z)
         raw = mean + jnp.exp(log_std) * noise
-        return self._into_box(jnp.tanh(raw)), _squashed_density(raw, mean, log_std)
+        return self._into_box(jnp.tanh(raw)), _squash_density(raw, mean, log_std)
 
     def mode(self, z: Float[Array, " latent"]) -> Float[Array, " action"]:
-        """The action of the deterministic policy."""
+        """Return the action of the deterministic policy."""
         if isinstance(self.space, Discrete):
             return jax.nn.one_hot(jnp.argmax(self.network(z)), self.space.n)
         return self._into_box(jnp.tanh(self._gaussian(z)[0]))
 
     def log_probabilities(self, z: Float[Array, " latent"]) -> Float[Array, " actions"]:
-        """`log π(·|z)` of every discrete action."""
+        """Return `log π(·|z)` of every discrete action."""
         return jax.nn.log_softmax(self.network(z))
 
     def draw(
         self, z: Float[Array, " latent"], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
-        """A choice and its log-density: one-hot, or before the box's squashing, which no ratio of densities needs."""
+        """Draw a choice and its log-density.
+
+        A discrete choice is one-hot. A continuous choice is the action before the squashing, which
+        cancels in every ratio of densities.
+        """
         if isinstance(self.space, Discrete):
             log_pi = self.log_probabilities(z)
             choice = jax.nn.one_hot(jax.random.categorical(key, log_pi), self.space.n)
@@ -73,13 +83,13 @@ class Actor(eqx.Module):
         return raw, jnp.sum(_gaussian_density(raw, mean, log_std))
 
     def action(self, choice: Float[Array, " action"]) -> Float[Array, " action"]:
-        """The action that a choice stands for."""
+        """Return the action that a choice stands for."""
         return choice if isinstance(self.space, Discrete) else self._into_box(jnp.tanh(choice))
 
     def density_and_entropy(
         self, z: Float[Array, " latent"], choice: Float[Array, " action"]
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The log-density of a choice, and the entropy of the distribution it is drawn from."""
+        """Return the log-density of a choice, and the entropy of its distribution."""
         if isinstance(self.space, Discrete):
             log_pi = self.log_probabilities(z)
             return log_pi @ choice, -jnp.sum(jnp.exp(log_pi) * log_pi)
@@ -87,24 +97,26 @@ class Actor(eqx.Module):
         density = jnp.sum(_gaussian_density(choice, mean, log_std))
         return density, jnp.sum(log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e))
 
-    def _gaussian(self, z: Float[Array, " latent"]) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
+    def _gaussian(
+        self, z: Float[Array, " latent"]
+    ) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
         mean, log_std = jnp.split(self.network(z), 2)
         return mean, jnp.clip(log_std, *LOG_STD)
 
     def _into_box(self, unit: Float[Array, " action"]) -> Float[Array, " action"]:
         assert isinstance(self.space, Continuous)
-        middle, half = box(self.space)
+        middle, half = box_of(self.space)
         return middle + half * unit
 
 
-def box(space: Continuous) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
-    """Middle and half width of a box of actions."""
+def box_of(space: Continuous) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
+    """Return the middle and the half width of an action box."""
     low, high = jnp.array(space.low), jnp.array(space.high)
     return (low + high) / 2, (high - low) / 2
 
 
-def _squashed_density(raw: Array, mean: Array, log_std: Array) -> Float[Array, ""]:
-    """`log N(u; μ, σ²) − Σ log(1 − tanh² u)`."""
+def _squash_density(raw: Array, mean: Array, log_std: Array) -> Float[Array, ""]:
+    """Return `log N(u; μ, σ²) − Σ log(1 − tanh² u)`."""
     # log(1 − tanh²u) in a form that does not underflow.
     slope = 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))
     return jnp.sum(_gaussian_density(raw, mean, log_std) - slope)
@@ -115,20 +127,24 @@ def _gaussian_density(raw: Array, mean: Array, log_std: Array) -> Float[Array, "
 
 
 class Critic(eqx.Module):
-    """`Q(z, a)`; hidden layers are normalised, which keeps it from running away on actions nobody took."""
+    """`Q(z, a)`. Normalised hidden layers bound the values of unseen actions."""
 
     layers: tuple[Linear, ...]
 
-    def __init__(self, latent_size: int, action_size: int, hidden: Sequence[int], *, key: PRNGKeyArray) -> None:
+    def __init__(
+        self, latent_size: int, action_size: int, hidden: Sequence[int], *, key: PRNGKeyArray
+    ) -> None:
         self.layers = linear_layers([latent_size + action_size, *hidden, 1], key=key)
 
-    def __call__(self, z: Float[Array, " latent"], action: Float[Array, " action"]) -> Float[Array, ""]:
+    def __call__(
+        self, z: Float[Array, " latent"], action: Float[Array, " action"]
+    ) -> Float[Array, ""]:
         hidden = jnp.concatenate([z, action])
         for layer in self.layers[:-1]:
-            hidden = jax.nn.relu(_normalised(layer(hidden)))
+            hidden = jax.nn.relu(_normalise(layer(hidden)))
         return self.layers[-1](hidden)[0]
 
 
-def _normalised(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+def _normalise(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
     centred = x - jnp.mean(x)
     return centred * jax.lax.rsqrt(jnp.mean(centred**2) + 1e-5)

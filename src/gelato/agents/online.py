@@ -1,4 +1,4 @@
-"""PPO in a real environment, many of them side by side on all cores: how the driving datasets' policies are made."""
+"""PPO in real environments on all cores: how the policies behind the driving datasets are made."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,49 +10,50 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.agents.networks import Actor
-from gelato.agents.ppo import Learner, PPOConfig, Rollout, improve, new_learner
+from gelato.agents.ppo import PPO, PPONetworks, PPORows
 from gelato.data.spaces import Discrete, from_gymnasium
-from gelato.envs import make_environment
+from gelato.tasks.environments import make_environment
 
 
 @dataclass(frozen=True)
 class Progress:
-    """After so many steps, the mean return and length of the episodes that ended in the last iteration."""
+    """The mean return and length of the episodes that ended in the last iteration."""
 
     steps: int
     episode_return: float
     length: float
-    learner: Learner
+    learner: PPONetworks
 
 
 def train_online(
     environment: str,
-    config: PPOConfig,
+    config: PPO,
     *,
     steps: int,
     seed: int = 0,
-    learner: Learner | None = None,
+    learner: PPONetworks | None = None,
     watch: Callable[[Progress], bool] = lambda _: True,
-) -> Learner:
-    """Train for that many steps in `config.episodes` copies of the environment, or until `watch` says no."""
+) -> PPONetworks:
+    """Train in `config.episodes` copies of the environment, or until `watch` returns False."""
     keys = jax.random.split(jax.random.key(seed), 2)
     environments = _side_by_side(environment, config.episodes)
     try:
         space = from_gymnasium(environments.single_action_space, environment)
         shape = environments.single_observation_space.shape
         assert shape is not None
-        learner = learner or new_learner(config, int(np.prod(shape)), space, key=keys[0])
-        optimiser = config.optimiser.init(eqx.filter(learner, eqx.is_array))
+        learner = learner or config.init_networks(int(np.prod(shape)), space, key=keys[0])
+        optimiser = config.optimiser().init(eqx.filter(learner, eqx.is_array))
         drive = _Driver(environments, config, seed)
-        for iteration in range(-(-steps // config.steps_taken)):
+        for iteration in range(-(-steps // config.updates_per_rollout)):
             act_key, improve_key = jax.random.split(jax.random.fold_in(keys[1], iteration))
             rollout = drive(learner, act_key)
-            learner, optimiser, _ = _improved(learner, optimiser, rollout, config, key=improve_key)
-            done = (iteration + 1) * config.steps_taken
+            learner, optimiser, _ = _improve(config, learner, optimiser, rollout, improve_key)
+            done = (iteration + 1) * config.updates_per_rollout
             if not watch(Progress(done, *drive.episodes_ended(), learner)):
                 break
         return learner
@@ -61,26 +62,32 @@ def train_online(
 
 
 class _Driver:
-    """Steps the environments with a policy, and keeps where they are between iterations."""
+    """Steps the environments with a policy and remembers their states between iterations."""
 
-    def __init__(self, environments: AsyncVectorEnv, config: PPOConfig, seed: int) -> None:
+    def __init__(self, environments: AsyncVectorEnv, config: PPO, seed: int) -> None:
         self._environments, self._config = environments, config
-        observations, _ = environments.reset(seed=[seed + index for index in range(config.episodes)])
+        observations, _ = environments.reset(
+            seed=[seed + index for index in range(config.episodes)]
+        )
         self._seen = _flat(observations)
         self._returns, self._lengths = np.zeros(config.episodes), np.zeros(config.episodes)
         self._ended: list[tuple[float, float]] = []
 
-    def __call__(self, learner: Learner, key: PRNGKeyArray) -> Rollout:
-        """Steps of all environments, `[steps, environments]`."""
+    def __call__(self, learner: PPONetworks, key: PRNGKeyArray) -> PPORows:
+        """Return steps of all environments, `[steps, environments]`."""
         keys = jax.random.split(key, self._config.steps)
-        return jax.tree.map(lambda *rows: jnp.stack(rows), *(self._step(learner.actor, k) for k in keys))
+        return jax.tree.map(
+            lambda *rows: jnp.stack(rows), *(self._step(learner.actor, k) for k in keys)
+        )
 
-    def _step(self, actor: Actor, key: PRNGKeyArray) -> Rollout:
+    def _step(self, actor: Actor, key: PRNGKeyArray) -> PPORows:
         seen = self._seen
-        choices, densities, actions = _drawn(actor, jnp.asarray(seen), key)
+        choices, densities, actions = _draw_actions(actor, jnp.asarray(seen), key)
         if isinstance(actor.space, Discrete):
             actions = actions.argmax(axis=1)
-        observations, rewards, terminated, truncated, info = self._environments.step(np.asarray(actions))
+        observations, rewards, terminated, truncated, info = self._environments.step(
+            np.asarray(actions)
+        )
         ended = terminated | truncated
         after = self._seen = _flat(observations)
         if ended.any():
@@ -91,29 +98,39 @@ class _Driver:
         self._ended += list(zip(self._returns[ended], self._lengths[ended]))
         self._returns[ended] = self._lengths[ended] = 0
         given = (seen, choices, densities, rewards.astype(np.float32), after, terminated, ended)
-        return Rollout(*(jnp.asarray(x) for x in given))
+        return PPORows(*(jnp.asarray(x) for x in given))
 
     def episodes_ended(self) -> tuple[float, float]:
-        """Mean return and length of the episodes that ended since the last call, NaN if none did."""
+        """Return the mean return and length of episodes that ended since the last call."""
         ended, self._ended = self._ended, []
         return tuple(np.mean(ended, axis=0).tolist()) if ended else (np.nan, np.nan)
 
 
 @eqx.filter_jit
-def _drawn(actor: Actor, seen: Float[Array, "n state"], key: PRNGKeyArray) -> Any:
-    choices, densities = jax.vmap(lambda s, k: actor.draw(s, key=k))(seen, jax.random.split(key, len(seen)))
+def _draw_actions(actor: Actor, seen: Float[Array, "n state"], key: PRNGKeyArray) -> Any:
+    choices, densities = jax.vmap(lambda s, k: actor.draw(s, key=k))(
+        seen, jax.random.split(key, len(seen))
+    )
     return choices, densities, jax.vmap(actor.action)(choices)
 
 
-_improved = eqx.filter_jit(improve)
+@eqx.filter_jit
+def _improve(
+    agent: PPO,
+    networks: PPONetworks,
+    optimiser: optax.OptState,
+    rows: PPORows,
+    key: PRNGKeyArray,
+) -> tuple[PPONetworks, optax.OptState, Float[Array, " metrics"]]:
+    return agent.improve(networks, optimiser, rows, key=key)
 
 
 def _side_by_side(environment: str, count: int) -> AsyncVectorEnv:
-    made = [partial(_made, environment)] * count
+    made = [partial(_make, environment)] * count
     return AsyncVectorEnv(made, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-def _made(environment: str) -> gymnasium.Env[Any, Any]:
+def _make(environment: str) -> gymnasium.Env[Any, Any]:
     return make_environment(environment)
 
 

@@ -1,81 +1,36 @@
-"""Proximal policy optimisation in the pessimistic MDP, discrete and continuous: the paper's agent for driving.
+"""Proximal policy optimisation in the pessimistic MDP: the paper's agent for driving.
 
-    A = Σ (γτ)ᵗ δₜ,   δ = r + γ (1 − end) V(z′) − V(z),      max E min(ρ A, clip(ρ, 1 ± ε) A),   ρ = π/π_old
+    A = Σ (γτ)ᵗ δₜ,   δ = r + γ (1 − end) V(z′) − V(z)
+    max E min(ρ A, clip(ρ, 1 ± ε) A),   ρ = π/π_old
 
-Everything here is for one policy; `ppo_learner.py` runs many at once. A horizon truncates: the trace stops there, but
-the value of the state reached still counts.
+Everything here is for one policy. A horizon truncates: the trace stops there, but the value of the
+state reached still counts.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from gelato.agents.agent import AbstractAgent, Metrics, View
+from gelato.agents.checks import require_positive
 from gelato.agents.networks import Actor
+from gelato.compilation import TRAINED_PASSES, Work, count_products, fuse_small_arrays
 from gelato.data.spaces import ActionSpace
+from gelato.dynamics.interface import Latent
 from gelato.errors import InputError
-from gelato.mdp.dynamics import AbstractDynamics, Latent
-from gelato.mdp.pessimistic import State, draw
+from gelato.mdp.pessimistic import State, Step, rollout, start_episodes
 from gelato.model.networks import MLP
-from gelato.optimise import in_few_kernels
+from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
 
-PPO_METRICS = ("value_loss", "entropy", "clipped")
-
-
-@dataclass(frozen=True)
-class PPOConfig:
-    """Settings every policy of one program shares; an iteration takes `episodes` × `steps` steps, out of `total`.
-
-    Orthogonal first weights, a policy that begins nearly uniform, and tanh are worth a tenth of the return on CartPole.
-    """
-
-    total: int = 350_000
-    hidden: tuple[int, ...] = (64, 64)
-    rate: float = 3e-4
-    epsilon: float = 1e-8
-    discount: float = 0.99
-    trace: float = 0.95
-    clip: float = 0.2
-    entropy_weight: float = 0.01
-    value_weight: float = 0.5
-    gradient_norm: float = 0.5
-    episodes: int = 50
-    steps: int = 20
-    passes: int = 4
-    minibatches: int = 4
-    horizon: int = 10
-    activation: str = "tanh"
-    orthogonal: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("total", "episodes", "steps", "passes", "minibatches", "horizon"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.steps_taken % self.minibatches:
-            raise InputError(f"{self.minibatches} minibatches do not divide {self.episodes} × {self.steps} steps")
-
-    @property
-    def steps_taken(self) -> int:
-        """Steps of one iteration."""
-        return self.episodes * self.steps
-
-    @property
-    def whole_iterations(self) -> int:
-        """Iterations until there were `total` steps."""
-        return -(-self.total // self.steps_taken)
-
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        """Adam on clipped gradients."""
-        adam = optax.adam(self.rate, eps=self.epsilon)
-        return in_few_kernels(optax.chain(optax.clip_by_global_norm(self.gradient_norm), adam))
+METRICS = ("value_loss", "entropy", "clipped")
+_ITERATIONS_PER_BLOCK = 5
 
 
-class Learner(eqx.Module):
+class PPONetworks(eqx.Module):
     """What is trained: policy and value."""
 
     actor: Actor
@@ -85,18 +40,14 @@ class Learner(eqx.Module):
 class PPOState(eqx.Module):
     """What training carries from iteration to iteration; everything a checkpoint needs."""
 
-    learner: Learner
-    optimiser: Any
+    networks: PPONetworks
+    optimiser: optax.OptState
     episodes: State
     step: Int[Array, "*batch"]
 
-    def values(self, latents: Float[Array, "n latent"]) -> Float[Array, " n"]:
-        """`V(z)` of one policy."""
-        return jax.vmap(self.learner.value)(latents)[:, 0]
 
-
-class Rollout(eqx.Module):
-    """Steps of many episodes, `[steps, episodes]`; `choices` are actions as the policy drew them (`Actor.draw`)."""
+class PPORows(eqx.Module):
+    """Steps of many episodes. `choices` are actions as the policy drew them (`Actor.draw`)."""
 
     latents: Float[Array, "*n latent"]
     choices: Float[Array, "*n action"]
@@ -107,137 +58,240 @@ class Rollout(eqx.Module):
     ended: Bool[Array, "*n"]
 
 
-def new_learner(config: PPOConfig, latent_size: int, space: ActionSpace, *, key: PRNGKeyArray) -> Learner:
-    """An untrained policy and value."""
-    actor_key, value_key = jax.random.split(key)
-    actor = Actor(latent_size, space, config.hidden, config.activation, key=actor_key)
-    value = MLP(latent_size, 1, config.hidden, "tanh", key=value_key)
-    if config.orthogonal:
-        actor = eqx.tree_at(lambda a: a.network, actor, _orthogonal(actor.network, 0.01, key=actor_key))
-        value = _orthogonal(value, 1.0, key=value_key)
-    return Learner(actor, value)
+@dataclass(frozen=True)
+class PPO(AbstractAgent):
+    """PPO. An iteration takes `episodes` × `steps` steps; `updates` counts steps.
+
+    Orthogonal initial weights, a policy that begins nearly uniform, and tanh together raise the
+    return on CartPole by a tenth.
+    """
+
+    updates: int = 350_000
+    """Imagined steps in all."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and value."""
+    rate: float = 3e-4
+    """Learning rate."""
+    epsilon: float = 1e-8
+    """Adam's ε."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    trace: float = 0.95
+    """Trace parameter τ of the generalised advantages."""
+    clip: float = 0.2
+    """Largest change of the probability ratio that still counts."""
+    entropy_weight: float = 0.01
+    """Weight of the entropy bonus."""
+    value_weight: float = 0.5
+    """Weight of the value loss."""
+    gradient_norm: float = 0.5
+    """Largest norm of a gradient."""
+    episodes: int = 50
+    """Episodes side by side."""
+    steps: int = 20
+    """Steps per episode and iteration."""
+    passes: int = 4
+    """Passes over the steps of an iteration."""
+    minibatches: int = 4
+    """Minibatches per pass."""
+    horizon: int = 10
+    """Longest imagined episode."""
+    activation: str = "tanh"
+    """Activation of the actor."""
+    orthogonal: bool = True
+    """Whether initial weights are orthogonal."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "updates", "episodes", "steps", "passes", "minibatches", "horizon")
+        if self.updates_per_rollout % self.minibatches:
+            raise InputError(
+                f"{self.minibatches} minibatches do not divide {self.episodes} × {self.steps} "
+                "steps; change one of the three"
+            )
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """The number of steps of one iteration."""
+        return self.episodes * self.steps
+
+    @property
+    def block(self) -> int:
+        return _ITERATIONS_PER_BLOCK * self.updates_per_rollout
+
+    @property
+    def iterations(self) -> int:
+        """The number of iterations until there were `updates` steps."""
+        return -(-self.updates // self.updates_per_rollout)
+
+    @property
+    def total(self) -> int:
+        return self.iterations * self.updates_per_rollout
+
+    def init(self, view: View, *, key: PRNGKeyArray) -> PPOState:
+        key, start_key = jax.random.split(derive_key(key, INIT))
+        networks = self.init_networks(view.latent_size, view.action_space, key=key)
+        mdp = view.make_imagined_mdp(self.horizon)
+        episodes = start_episodes(mdp, self.episodes, key=start_key)
+        optimiser = self.optimiser().init(eqx.filter(networks, eqx.is_array))
+        return PPOState(networks, optimiser, episodes, jnp.zeros((), jnp.int32))
+
+    def init_networks(
+        self, latent_size: int, space: ActionSpace, *, key: PRNGKeyArray
+    ) -> PPONetworks:
+        """Return an untrained policy and value."""
+        actor_key, value_key = jax.random.split(key)
+        actor = Actor(latent_size, space, self.hidden, self.activation, key=actor_key)
+        value = MLP(latent_size, 1, self.hidden, "tanh", key=value_key)
+        if self.orthogonal:
+            network = _make_orthogonal(actor.network, 0.01, key=actor_key)
+            actor = eqx.tree_at(lambda a: a.network, actor, network)
+            value = _make_orthogonal(value, 1.0, key=value_key)
+        return PPONetworks(actor, value)
+
+    def imagine(self, view: View, state: PPOState, *, key: PRNGKeyArray) -> tuple[PPOState, Step]:
+        mdp = view.make_imagined_mdp(self.horizon)
+        act = state.networks.actor.sample
+        key = derive_key(key, IMAGINE, state.step)
+        steps, episodes = rollout(mdp, state.episodes, act, self.steps, key=key)
+        return eqx.tree_at(lambda s: s.episodes, state, episodes), steps
+
+    def learn(
+        self, view: View, state: PPOState, steps: Step | None, updates: int, *, key: PRNGKeyArray
+    ) -> tuple[PPOState, Metrics]:
+        del view, updates
+        assert steps is not None
+        choices, log_densities = steps.extra
+        rows = PPORows(
+            steps.latent,
+            choices,
+            log_densities,
+            steps.reward,
+            steps.next_latent,
+            steps.terminated,
+            steps.ended,
+        )
+        key = derive_key(key, LEARN, state.step)
+        networks, optimiser, metrics = self.improve(state.networks, state.optimiser, rows, key=key)
+        step = state.step + self.updates_per_rollout
+        state = PPOState(networks, optimiser, state.episodes, step)
+        return state, dict(zip(METRICS, metrics, strict=True))
+
+    def actor(self, state: PPOState) -> Actor:
+        return state.networks.actor
+
+    def value(self, state: PPOState, z: Latent) -> Float[Array, ""]:
+        return state.networks.value(z)[0]
+
+    def estimate_work(self, latent_size: int, action_size: int, step_products: float) -> Work:
+        networks = 2 * count_products((latent_size, *self.hidden, 2 * action_size))
+        step = step_products + self.passes * TRAINED_PASSES * networks
+        launches = self.iterations * (self.steps + self.passes * self.minibatches)
+        return Work(self.updates * step, launches, programs=2)
+
+    def optimiser(self) -> optax.GradientTransformation:
+        """Return Adam on clipped gradients."""
+        adam = optax.adam(self.rate, eps=self.epsilon)
+        clipped = optax.chain(optax.clip_by_global_norm(self.gradient_norm), adam)
+        return fuse_small_arrays(clipped)
+
+    def improve(
+        self,
+        networks: PPONetworks,
+        optimiser: optax.OptState,
+        rows: PPORows,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[PPONetworks, optax.OptState, Float[Array, " metrics"]]:
+        """Make several passes in minibatches over rows `[steps, episodes]`."""
+
+        def value(z: Latent) -> Float[Array, ""]:
+            return networks.value(z)[0]
+
+        values = jax.vmap(jax.vmap(value))(rows.latents)
+        next_values = jax.vmap(jax.vmap(value))(rows.next_latents)
+        over_episodes = jax.vmap(compute_advantages, in_axes=(1, 1, 1, 1, 1, None), out_axes=1)
+        gains = over_episodes(rows.rewards, values, next_values, rows.terminated, rows.ended, self)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rows, gains, gains + values))
+        arrays, static = eqx.partition((networks, optimiser), eqx.is_array)
+
+        def minibatch(
+            arrays: PyTree, chosen: Int[Array, " rows"]
+        ) -> tuple[PyTree, Float[Array, " metrics"]]:
+            networks, optimiser = eqx.combine(arrays, static)
+            trainable, rest = eqx.partition(networks, eqx.is_array)
+            batch = jax.tree.map(lambda x: x[chosen], flat)
+
+            def loss(trainable: PPONetworks) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
+                return _loss(eqx.combine(trainable, rest), batch, self)
+
+            gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
+            change, optimiser = self.optimiser().update(gradient, optimiser, trainable)
+            networks = eqx.combine(optax.apply_updates(trainable, change), rest)
+            return eqx.filter((networks, optimiser), eqx.is_array), metrics
+
+        count = self.updates_per_rollout
+        keys = jax.random.split(key, self.passes)
+        orders = jax.vmap(lambda key: jax.random.permutation(key, count))(keys)
+        chosen = orders.reshape(self.passes * self.minibatches, -1)
+        arrays, metrics = jax.lax.scan(minibatch, arrays, chosen)
+        networks, optimiser = eqx.combine(arrays, static)
+        return networks, optimiser, jnp.mean(metrics, axis=0)
 
 
-def _orthogonal(network: MLP, last: float, *, key: PRNGKeyArray) -> MLP:
-    """The network with orthogonal weights, those of the last layer of that scale, and no biases."""
+def _make_orthogonal(network: MLP, last: float, *, key: PRNGKeyArray) -> MLP:
+    """Give a network orthogonal weights and zero biases; `last` scales the last layer."""
     scales = [*(2**0.5 for _ in network.layers[1:]), last]
     layers = tuple(
         eqx.tree_at(
             lambda one: (one.weight, one.bias),
             layer,
-            (jax.nn.initializers.orthogonal(scale)(key, layer.weight.shape), jnp.zeros(len(layer.weight))),
+            (
+                jax.nn.initializers.orthogonal(scale)(key, layer.weight.shape),
+                jnp.zeros(len(layer.weight)),
+            ),
         )
-        for layer, scale, key in zip(network.layers, scales, jax.random.split(key, len(scales)), strict=True)
+        for layer, scale, key in zip(
+            network.layers, scales, jax.random.split(key, len(scales)), strict=True
+        )
     )
     return eqx.tree_at(lambda whole: whole.layers, network, layers)
 
 
-def begin_ppo(
-    config: PPOConfig, starts: Float[Array, "n latent"], space: ActionSpace, *, key: PRNGKeyArray
-) -> PPOState:
-    """An untrained policy, its episodes at states of the data."""
-    key, start_key = jax.random.split(key)
-    learner = new_learner(config, starts.shape[1], space, key=key)
-    latents = jax.vmap(lambda key: draw(starts, key=key))(jax.random.split(start_key, config.episodes))
-    optimiser = config.optimiser.init(eqx.filter(learner, eqx.is_array))
-    elapsed = jnp.zeros(config.episodes, jnp.int32)
-    return PPOState(learner, optimiser, State(latents, elapsed), jnp.zeros((), jnp.int32))
-
-
-def collect(
-    state: PPOState,
-    dynamics: AbstractDynamics,
-    starts: Float[Array, "n latent"],
-    config: PPOConfig,
-    *,
-    key: PRNGKeyArray,
-) -> tuple[Rollout, Float[Array, "steps episodes embedding"], State]:
-    """Steps of the current policy, rewards not penalised yet; an episode that ends starts anew from the data."""
-
-    def step(episode: State, key: PRNGKeyArray) -> tuple[State, tuple[Rollout, Array]]:
-        act_key, step_key, start_key = jax.random.split(key, 3)
-        choice, log_density = state.learner.actor.draw(episode.latent, key=act_key)
-        e = dynamics.embed(episode.latent, state.learner.actor.action(choice))
-        outcome = dynamics.imagine(e, key=step_key)
-        elapsed = episode.elapsed + 1
-        ended = outcome.terminated | (elapsed >= config.horizon)
-        row = Rollout(episode.latent, choice, log_density, outcome.reward, outcome.latent, outcome.terminated, ended)
-        after: Latent = jnp.where(ended, draw(starts, key=start_key), outcome.latent)
-        return State(after, jnp.where(ended, 0, elapsed)), (row, e)
-
-    keys = jax.random.split(key, (config.steps, config.episodes))
-    episodes, (rollout, embeddings) = jax.lax.scan(lambda s, k: jax.vmap(step)(s, k), state.episodes, keys)
-    return rollout, embeddings, episodes
-
-
-def advantages(
+def compute_advantages(
     rewards: Float[Array, " steps"],
     values: Float[Array, " steps"],
     next_values: Float[Array, " steps"],
     terminated: Bool[Array, " steps"],
     ended: Bool[Array, " steps"],
-    config: PPOConfig,
+    agent: PPO,
 ) -> Float[Array, " steps"]:
-    """Generalised advantages of one sequence of steps."""
-    errors = rewards + config.discount * jnp.where(terminated, 0.0, next_values) - values
+    """Compute the generalised advantages of one sequence of steps."""
+    errors = rewards + agent.discount * jnp.where(terminated, 0.0, next_values) - values
 
     def step(later: Float[Array, ""], given: tuple[Array, Array]) -> tuple[Array, Array]:
         error, end = given
-        now = error + config.discount * config.trace * jnp.where(end, 0.0, later)
+        now = error + agent.discount * agent.trace * jnp.where(end, 0.0, later)
         return now, now
 
     return jax.lax.scan(step, jnp.zeros(()), (errors, ended), reverse=True)[1]
 
 
-def improve(
-    learner: Learner, optimiser: Any, rollout: Rollout, config: PPOConfig, *, key: PRNGKeyArray
-) -> tuple[Learner, Any, Float[Array, " metrics"]]:
-    """Several passes over the rollout in minibatches."""
-
-    def value(z: Latent) -> Float[Array, ""]:
-        return learner.value(z)[0]
-
-    values, next_values = (jax.vmap(jax.vmap(value))(z) for z in (rollout.latents, rollout.next_latents))
-    over_episodes = jax.vmap(advantages, in_axes=(1, 1, 1, 1, 1, None), out_axes=1)
-    gains = over_episodes(rollout.rewards, values, next_values, rollout.terminated, rollout.ended, config)
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rollout, gains, gains + values))
-    count = config.steps_taken
-
-    def minibatch(carry: tuple[Learner, Any], rows: Int[Array, " rows"]) -> Any:
-        learner, optimiser = carry
-        trainable, static = eqx.partition(learner, eqx.is_array)
-        batch = jax.tree.map(lambda x: x[rows], flat)
-
-        def loss(trainable: Learner) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-            return _loss(eqx.combine(trainable, static), batch, config)
-
-        gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-        change, optimiser = config.optimiser.update(gradient, optimiser, trainable)
-        return (eqx.combine(optax.apply_updates(trainable, change), static), optimiser), metrics
-
-    orders = jax.vmap(lambda key: jax.random.permutation(key, count))(jax.random.split(key, config.passes))
-    rows = orders.reshape(config.passes * config.minibatches, -1)
-    arrays, static = eqx.partition((learner, optimiser), eqx.is_array)
-
-    def step(arrays: Any, rows: Int[Array, " rows"]) -> tuple[Any, Array]:
-        carry, metrics = minibatch(eqx.combine(arrays, static), rows)
-        return eqx.filter(carry, eqx.is_array), metrics
-
-    arrays, metrics = jax.lax.scan(step, arrays, rows)
-    learner, optimiser = eqx.combine(arrays, static)
-    return learner, optimiser, jnp.mean(metrics, axis=0)
-
-
 def _loss(
-    learner: Learner, batch: tuple[Rollout, Float[Array, " n"], Float[Array, " n"]], config: PPOConfig
+    networks: PPONetworks,
+    batch: tuple[PPORows, Float[Array, " n"], Float[Array, " n"]],
+    agent: PPO,
 ) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
     rollout, gains, returns = batch
     gains = (gains - jnp.mean(gains)) / (jnp.std(gains) + 1e-8)
-    log_densities, entropies = jax.vmap(learner.actor.density_and_entropy)(rollout.latents, rollout.choices)
+    log_densities, entropies = jax.vmap(networks.actor.density_and_entropy)(
+        rollout.latents, rollout.choices
+    )
     ratio = jnp.exp(log_densities - rollout.log_densities)
-    clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
+    clipped = jnp.clip(ratio, 1 - agent.clip, 1 + agent.clip)
     gain = jnp.mean(jnp.minimum(ratio * gains, clipped * gains))
-    value_loss = jnp.mean((jax.vmap(lambda z: learner.value(z)[0])(rollout.latents) - returns) ** 2)
+    value_loss = jnp.mean(
+        (jax.vmap(lambda z: networks.value(z)[0])(rollout.latents) - returns) ** 2
+    )
     entropy = jnp.mean(entropies)
-    total = -gain + config.value_weight * value_loss - config.entropy_weight * entropy
+    total = -gain + agent.value_weight * value_loss - agent.entropy_weight * entropy
     return total, jnp.stack([value_loss, entropy, jnp.mean(ratio != clipped)])

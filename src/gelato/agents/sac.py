@@ -1,16 +1,15 @@
 """Soft actor–critic on logged and imagined steps (Algorithm "GELATO with Soft Learning").
 
-An epoch imagines steps from the data with the current policy, penalises them, writes them into the ring and then
-updates on batches of both. Everything here is for one policy; `learner.py` runs many at once.
+An epoch imagines steps from the data with the current policy, penalises them, writes them into the
+replay buffer and then updates on batches of both. Everything here is for one policy.
 
     target = clip(r + γ (1 − end) V(z′)),      V(z) = E_{a~π} [minᵢ Qᵢ(z, a) − α log π(a|z)]
 
-The clip is to what the reward range allows: an overestimated value cannot feed on itself.
+The clip is to what the reward range allows, so that an overestimated value cannot feed itself.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,46 +17,27 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gelato.agents.agent import AbstractAgent, Metrics, View
+from gelato.agents.checks import require_positive
 from gelato.agents.networks import Actor, Critic
-from gelato.agents.replay import Ring, unpacked
+from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
+from gelato.compilation import Work, count_products, fuse_small_arrays
 from gelato.data.spaces import ActionSpace, Discrete
+from gelato.dynamics.interface import Latent
 from gelato.errors import InputError
-from gelato.mdp.pessimistic import Experience
+from gelato.mdp.pessimistic import Step, rollout, start_episodes
 from gelato.model.networks import every_member
-from gelato.optimise import in_few_kernels
+from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
 _CRITICS = 2
-# Of the largest entropy a choice among discrete actions can have.
+# The target entropy for discrete actions, as a share of the largest possible entropy.
 _DISCRETE_ENTROPY = 0.1
+# The largest penalty assumed for the bound on values. Out-of-distribution pairs have U = 1.
+_LARGEST_PENALTY = 3.0
 
 
-@dataclass(frozen=True)
-class SACConfig:
-    """Settings every policy of one program shares; the paper's are `replay` 50,000 and `horizon` 5."""
-
-    hidden: tuple[int, ...] = (256, 256)
-    actor_rate: float = 1e-4
-    critic_rate: float = 3e-4
-    discount: float = 0.99
-    target_rate: float = 0.005
-    initial_temperature: float = 1.0
-    batch_size: int = 256
-    updates: int = 300_000
-    epoch: int = 1_000
-    branches: int = 2_000
-    horizon: int = 5
-    replay: int = 50_000
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "updates", "epoch", "branches", "horizon", "replay"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 < self.discount < 1:
-            raise InputError(f"discount is {self.discount}; it must lie strictly between 0 and 1")
-
-
-class Agent(eqx.Module):
+class SACNetworks(eqx.Module):
     """What is trained."""
 
     actor: Actor
@@ -66,116 +46,219 @@ class Agent(eqx.Module):
 
 
 class SACState(eqx.Module):
-    """What a policy's training carries from update to update; everything a checkpoint needs."""
+    """What training carries from update to update; everything a checkpoint needs."""
 
-    agent: Agent
+    networks: SACNetworks
     target_critics: Critic
-    optimiser: Any
-    ring: Ring
+    optimiser: optax.OptState
+    replay: ReplayBuffer
     step: Int[Array, "*batch"]
-
-    def values(self, latents: Float[Array, "n latent"]) -> Float[Array, " n"]:
-        """`V(z)` of one policy's mode."""
-        return least_of_critics(self.agent.critics, latents, jax.vmap(self.agent.actor.mode)(latents))
-
-
-class Terms(eqx.Module):
-    """What sets one policy of a program apart from the others: where its batches come from and what values can be."""
-
-    real_share: Float[Array, "*batch"]
-    lowest_value: Float[Array, "*batch"]
-    highest_value: Float[Array, "*batch"]
 
 
 class Draws(eqx.Module):
-    """The random numbers of an update: rows of the data and of the ring, noise for actions after and now."""
+    """The random numbers of an update: rows of the log and of the buffer, noise for actions."""
 
     logged: Int[Array, "*updates size"]
     imagined: Int[Array, "*updates size"]
     noise: Float[Array, "*updates 2 size action"]
 
 
-def draws_for(
-    ring: Ring, real: Float[Array, "n columns"], space: ActionSpace, size: int, *, key: PRNGKeyArray
-) -> Draws:
-    """What one update needs; those of an epoch are drawn at once, since on an accelerator every draw is a kernel."""
-    real_key, ring_key, noise_key = jax.random.split(key, 3)
-    return Draws(
-        jax.random.randint(real_key, (size,), 0, len(real)),
-        jax.random.randint(ring_key, (size,), 0, jnp.maximum(ring.filled, 1)),
-        jax.random.normal(noise_key, (2, size, space.size)),
+@dataclass(frozen=True)
+class SAC(AbstractAgent):
+    """Soft actor–critic. The paper uses `replay` 50,000 and `horizon` 5."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of actor and critics."""
+    actor_rate: float = 1e-4
+    """Learning rate of the actor. It falls to zero along a cosine."""
+    critic_rate: float = 3e-4
+    """Learning rate of the critics and the temperature."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    target_rate: float = 0.005
+    """Share of the new critics in the target critics after each update."""
+    initial_temperature: float = 1.0
+    """First entropy temperature α."""
+    batch_size: int = 256
+    """Transitions per update."""
+    updates: int = 300_000
+    """Updates in all."""
+    epoch: int = 1_000
+    """Updates between two rollouts, and between two rows of metrics."""
+    branches: int = 2_000
+    """Imagined episodes per rollout."""
+    horizon: int = 5
+    """Steps of an imagined episode."""
+    replay: int = 50_000
+    """Imagined steps that the replay buffer keeps."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "batch_size", "updates", "epoch", "branches", "horizon", "replay")
+        if not 0 < self.discount < 1:
+            raise InputError(f"discount is {self.discount}; it must lie strictly between 0 and 1")
+
+    @property
+    def updates_per_rollout(self) -> int:
+        return self.epoch
+
+    def init(self, view: View, *, key: PRNGKeyArray) -> SACState:
+        latent_size, space = view.latent_size, view.action_space
+        actor_key, critic_key = jax.random.split(derive_key(key, INIT))
+        critics = eqx.filter_vmap(
+            lambda key: Critic(latent_size, space.size, self.hidden, key=key)
+        )(jax.random.split(critic_key, _CRITICS))
+        networks = SACNetworks(
+            Actor(latent_size, space, self.hidden, key=actor_key),
+            critics,
+            jnp.full((), math.log(self.initial_temperature), jnp.float32),
+        )
+        return SACState(
+            networks,
+            critics,
+            self._optimiser().init(eqx.filter(networks, eqx.is_array)),
+            ReplayBuffer.create(self.replay, 2 * latent_size + space.size + 2),
+            jnp.zeros((), jnp.int32),
+        )
+
+    def imagine(
+        self, view: View, state: SACState, *, key: PRNGKeyArray
+    ) -> tuple[SACState, Step] | None:
+        if view.dynamics is None:
+            return None
+        mdp = view.make_imagined_mdp(self.horizon)
+        start_key, step_key = jax.random.split(derive_key(key, IMAGINE, state.step))
+        episodes = start_episodes(mdp, self.branches, key=start_key)
+        act = state.networks.actor.sample
+        steps, _ = rollout(mdp, episodes, act, self.horizon, key=step_key)
+        return state, steps
+
+    def learn(
+        self, view: View, state: SACState, steps: Step | None, updates: int, *, key: PRNGKeyArray
+    ) -> tuple[SACState, Metrics]:
+        if steps is not None:
+            state = eqx.tree_at(lambda s: s.replay, state, state.replay.write(_pack_steps(steps)))
+
+        def draw(step: Int[Array, ""]) -> Draws:
+            return self._draw(view, state.replay, key=derive_key(key, LEARN, step))
+
+        def update(state: SACState, draws: Draws) -> tuple[SACState, Array]:
+            return self.update(view, state, draws)
+
+        # All draws of a block together: on an accelerator every draw is a kernel.
+        draws = jax.vmap(draw)(state.step + jnp.arange(updates))
+        state, metrics = jax.lax.scan(update, state, draws)
+        return state, dict(zip(METRICS, jnp.mean(metrics, axis=0), strict=True))
+
+    def actor(self, state: SACState) -> Actor:
+        return state.networks.actor
+
+    def value(self, state: SACState, z: Latent) -> Float[Array, ""]:
+        networks = state.networks
+        return minimum_value(networks.critics, z[None], networks.actor.mode(z)[None])[0]
+
+    def estimate_work(self, latent_size: int, action_size: int, step_products: float) -> Work:
+        critic = count_products((latent_size + action_size, *self.hidden, 1))
+        actor = count_products((latent_size, *self.hidden, 2 * action_size))
+        learning = self.batch_size * (7 * _CRITICS * critic + 4 * actor)
+        imagining = self.branches * self.horizon / self.epoch * step_products
+        return Work(self.updates * (learning + imagining), self.updates, programs=1)
+
+    def update(
+        self, view: View, state: SACState, draws: Draws
+    ) -> tuple[SACState, Float[Array, " metrics"]]:
+        """Update critics, actor and temperature on one batch of logged and imagined steps."""
+        rows = _gather(view, state.replay, draws)
+        batch = unpack(rows, view.latent_size)
+        trainable, static = eqx.partition(state.networks, eqx.is_array)
+
+        def loss(trainable: SACNetworks) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
+            networks = eqx.combine(trainable, static)
+            return self._loss(view, networks, state.target_critics, batch, draws.noise)
+
+        gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
+        change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
+        # The actor's rate falls to zero, so that the last policy does not depend on the last
+        # few batches.
+        decay = 0.5 * (1 + jnp.cos(jnp.pi * state.step / self.updates))
+        slower = self.actor_rate / self.critic_rate * decay
+        actor_change = jax.tree.map(lambda x: slower * x, change.actor)
+        change = eqx.tree_at(lambda a: a.actor, change, actor_change)
+        networks = eqx.combine(optax.apply_updates(trainable, change), static)
+        targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
+        return SACState(networks, targets, optimiser, state.replay, state.step + 1), metrics
+
+    def value_bounds(self, view: View) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return the lowest and the highest possible value.
+
+        The highest is the largest reward forever, or once if that is less.
+        """
+        low, high = view.reward_range
+        lowest = low - _LARGEST_PENALTY * view.penalty_weight
+        ahead = 1 - self.discount
+        return jnp.minimum(lowest, lowest / ahead), jnp.maximum(high, high / ahead)
+
+    def _draw(self, view: View, replay: ReplayBuffer, *, key: PRNGKeyArray) -> Draws:
+        real_key, replay_key, noise_key = jax.random.split(key, 3)
+        size = self.batch_size
+        return Draws(
+            jax.random.randint(real_key, (size,), 0, len(view.logged)),
+            jax.random.randint(replay_key, (size,), 0, jnp.maximum(replay.filled, 1)),
+            jax.random.normal(noise_key, (2, size, view.action_space.size)),
+        )
+
+    def _loss(
+        self,
+        view: View,
+        networks: SACNetworks,
+        target_critics: Critic,
+        batch: Experience,
+        noise: Float[Array, "2 size action"],
+    ) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
+        """Return the sum of three losses. Each has a gradient to its own part alone."""
+        actor = networks.actor
+        temperature = jax.lax.stop_gradient(jnp.exp(networks.log_temperature))
+        after, _ = soft_values(actor, target_critics, batch.next_latents, temperature, noise[0])
+        target = batch.rewards + self.discount * (1 - batch.terminated) * after
+        target = jax.lax.stop_gradient(jnp.clip(target, *self.value_bounds(view)))
+        # Without the barrier XLA computes all of it inside the reduction of a metric, which takes
+        # 37 µs of an update's 240 for five policies (H200).
+        target = jax.lax.optimization_barrier(target)
+        Q = every_member(networks.critics, batch.latents, batch.actions)
+        critic_loss = jnp.mean((Q - target) ** 2)
+        frozen = jax.tree.map(
+            lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, networks.critics
+        )
+        now, entropies = soft_values(actor, frozen, batch.latents, temperature, noise[1])
+        entropy = jnp.mean(entropies)
+        surplus = jax.lax.stop_gradient(entropy) - target_entropy(actor.space)
+        total = _CRITICS * critic_loss - jnp.mean(now) + networks.log_temperature * surplus
+        metrics = jnp.stack([critic_loss, jnp.mean(Q), entropy, temperature])
+        return total, jax.lax.stop_gradient(metrics)
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        return fuse_small_arrays(optax.adam(self.critic_rate))
+
+
+def _pack_steps(steps: Step) -> Float[Array, "n columns"]:
+    """Pack steps `[steps, episodes]` as rows of the replay buffer."""
+    rows = Experience(
+        steps.latent,
+        steps.action,
+        steps.reward,
+        steps.next_latent,
+        steps.terminated.astype(jnp.float32),
     )
+    return pack(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows))
 
 
-def begin(config: SACConfig, latent_size: int, space: ActionSpace, *, key: PRNGKeyArray) -> SACState:
-    """An untrained policy."""
-    actor_key, critic_key = jax.random.split(key)
-    critics = eqx.filter_vmap(lambda key: Critic(latent_size, space.size, config.hidden, key=key))(
-        jax.random.split(critic_key, _CRITICS)
-    )
-    agent = Agent(
-        Actor(latent_size, space, config.hidden, key=actor_key),
-        critics,
-        jnp.full((), math.log(config.initial_temperature), jnp.float32),
-    )
-    columns = 2 * latent_size + space.size + 2
-    optimiser = _optimiser(config).init(eqx.filter(agent, eqx.is_array))
-    return SACState(agent, critics, optimiser, Ring.empty(config.replay, columns), jnp.zeros((), jnp.int32))
+def _gather(view: View, replay: ReplayBuffer, draws: Draws) -> Float[Array, "size columns"]:
+    """Take the first rows from the log and the rest from the buffer.
 
-
-def update(
-    state: SACState, real: Float[Array, "n columns"], terms: Terms, config: SACConfig, draws: Draws
-) -> tuple[SACState, Float[Array, " metrics"]]:
-    """One update of critics, actor and temperature on a batch of logged and imagined steps."""
-    latent_size = state.agent.actor.network.layers[0].weight.shape[-1]
-    batch = unpacked(_batch(state.ring, real, terms.real_share, draws), latent_size)
-    trainable, static = eqx.partition(state.agent, eqx.is_array)
-
-    def loss(trainable: Agent) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-        return _loss(eqx.combine(trainable, static), state.target_critics, batch, terms, config, draws.noise)
-
-    gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-    change, optimiser = _optimiser(config).update(gradient, state.optimiser, trainable)
-    # The actor's rate falls to nothing, so that the last policy is no accident of the last updates.
-    slower = config.actor_rate / config.critic_rate * 0.5 * (1 + jnp.cos(jnp.pi * state.step / config.updates))
-    change = eqx.tree_at(lambda a: a.actor, change, jax.tree.map(lambda x: slower * x, change.actor))
-    agent = eqx.combine(optax.apply_updates(trainable, change), static)
-    targets = optax.incremental_update(agent.critics, state.target_critics, config.target_rate)
-    return SACState(agent, targets, optimiser, state.ring, state.step + 1), metrics
-
-
-def _batch(
-    ring: Ring, real: Float[Array, "n columns"], real_share: Float[Array, ""], draws: Draws
-) -> Float[Array, "size columns"]:
-    """The first rows from the data, the rest imagined; both are gathered, since the share may differ by policy."""
+    Both are gathered, since the fraction of real data differs between policies of one program.
+    """
     size = len(draws.logged)
-    from_data = jnp.arange(size) < jnp.round(real_share * size)
-    return jnp.where(from_data[:, None], real[draws.logged], ring.rows[draws.imagined])
-
-
-def _loss(
-    agent: Agent,
-    target_critics: Critic,
-    batch: Experience,
-    terms: Terms,
-    config: SACConfig,
-    noise: Float[Array, "2 size action"],
-) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-    """The sum of three losses, each with a gradient to its own part alone."""
-    temperature = jax.lax.stop_gradient(jnp.exp(agent.log_temperature))
-    after, _ = soft_values(agent.actor, target_critics, batch.next_latents, temperature, noise[0])
-    target = batch.rewards + config.discount * (1 - batch.terminated) * after
-    target = jax.lax.stop_gradient(jnp.clip(target, terms.lowest_value, terms.highest_value))
-    # Else XLA computes all of it inside the reduction of a metric: of five policies in 37 µs of an update's 240 (H200).
-    target = jax.lax.optimization_barrier(target)
-    Q = every_member(agent.critics, batch.latents, batch.actions)
-    critic_loss = jnp.mean((Q - target) ** 2)
-    frozen = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, agent.critics)
-    now, entropies = soft_values(agent.actor, frozen, batch.latents, temperature, noise[1])
-    entropy = jnp.mean(entropies)
-    surplus = jax.lax.stop_gradient(entropy) - target_entropy(agent.actor.space)
-    total = _CRITICS * critic_loss - jnp.mean(now) + agent.log_temperature * surplus
-    return total, jax.lax.stop_gradient(jnp.stack([critic_loss, jnp.mean(Q), entropy, temperature]))
+    from_log = jnp.arange(size) < jnp.round(view.real_fraction * size)
+    return jnp.where(from_log[:, None], view.logged[draws.logged], replay.rows[draws.imagined])
 
 
 def soft_values(
@@ -185,31 +268,33 @@ def soft_values(
     temperature: Float[Array, ""],
     noise: Float[Array, "n action"],
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """`V(z)` and the policy's entropy at every `z`: from one sample, or exactly where actions are discrete."""
+    """Return `V(z)` and the policy's entropy at every `z`.
+
+    Discrete actions: exactly. Continuous actions: from one sample.
+    """
     if isinstance(actor.space, Discrete):
         log_pi = jax.vmap(actor.log_probabilities)(latents)
-        Q = jax.vmap(lambda a: least_of_critics(critics, latents, jnp.broadcast_to(a, log_pi.shape)), out_axes=1)(
-            jnp.eye(actor.space.n)
-        )
+        Q = jax.vmap(
+            lambda a: minimum_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)),
+            out_axes=1,
+        )(jnp.eye(actor.space.n))
         entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=1)
         return jnp.sum(jnp.exp(log_pi) * Q, axis=1) + temperature * entropy, entropy
     actions, log_density = jax.vmap(actor.action_and_density)(latents, noise)
-    return least_of_critics(critics, latents, actions) - temperature * log_density, -log_density
+    return minimum_value(critics, latents, actions) - temperature * log_density, -log_density
 
 
-def least_of_critics(
+def minimum_value(
     critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
 ) -> Float[Array, " n"]:
-    """`minᵢ Qᵢ(z, a)`."""
+    """Return `minᵢ Qᵢ(z, a)`."""
     return jnp.min(every_member(critics, latents, actions), axis=0)
 
 
 def target_entropy(space: ActionSpace) -> float:
-    """What the temperature is tuned for: `−d_A` for a box, a tenth of the largest there is for discrete actions."""
+    """What the temperature is tuned for: `−d_A` for a box, a tenth of the largest there is for
+    discrete actions.
+    """
     if isinstance(space, Discrete):
         return _DISCRETE_ENTROPY * math.log(space.n)
     return -float(space.size)
-
-
-def _optimiser(config: SACConfig) -> optax.GradientTransformation:
-    return in_few_kernels(optax.adam(config.critic_rate))

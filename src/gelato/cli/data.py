@@ -15,8 +15,8 @@ Ref = Annotated[
     str,
     tyro.conf.arg(
         metavar="REF",
-        help="A dataset's name (`gelato data list`), minari:ID, d4rl:PATH or file:PATH; options follow as ,key=value: "
-        "hopper-medium,transitions=50000,seed=1, intersection,episodes=20 or "
+        help="A dataset name (`gelato data list`), minari:ID, d4rl:PATH or file:PATH. Options "
+        "follow as ,key=value: hopper-medium,transitions=50000,seed=1, intersection,episodes=20 or "
         "file:log.npz,observations=obs,low=-2,high=2",
     ),
 ]
@@ -24,19 +24,27 @@ Ref = Annotated[
 
 @data.command(name="list")
 def list_() -> None:
-    """List the named datasets and which of them are made already."""
+    """List the named datasets, which of them are made already, and the other sources of data."""
     from gelato.data import store
+    from gelato.data.named import Named, list_made
     from gelato.data.recipes import RECIPES
-    from gelato.data.reference import Named, made_before
+    from gelato.data.sources import NAMED, list_sources
 
     rows = []
     for recipe in RECIPES.values():
         default = Named(recipe, recipe.size)
-        made = ([default] if store.exists(default.dataset_id) else []) + made_before(recipe)
+        made = ([default] if store.exists(default.dataset_id) else []) + list_made(recipe)
         sizes = ", ".join(f"{named.size:,} (seed {named.seed})" for named in made)
         size = f"{recipe.size:,}" + (" episodes" if recipe.unit == "episodes" else "")
         rows.append((recipe.name, size, recipe.description, sizes or "-"))
     print_table(("name", "transitions", "made of", "made here"), rows)
+    others = []
+    for source in list_sources().values():
+        if source.name != NAMED:
+            target = "PATH" if source.is_path else "ID"
+            options = ", ".join(source.options) or "-"
+            others.append((f"{source.name}:{target}", source.help, options))
+    print_table(("other sources", "data", "options"), others)
 
 
 @data.command
@@ -49,25 +57,25 @@ def make(
 ) -> None:
     """Generate a named dataset in the real simulator and store it with Minari.
 
-    Same name, seed and size: the same transitions, whatever the number of workers.
+    The same name, seed and size give the same transitions, for any number of workers.
 
     Args:
         name: A name from `gelato data list`.
-        transitions: How many transitions; the name's own default if not given.
-        episodes: The same for the driving datasets, which are counted in episodes.
+        transitions: Number of transitions. Default: that of `gelato data list`.
+        episodes: Number of episodes, for the driving datasets.
         seed: Seed of the simulator and the policies.
-        workers: Processes to run in parallel; as many as there are cores if not given.
+        workers: Processes to run in parallel. Default: one per core.
     """
-    from gelato.data.reference import Reference, resolve
-    from gelato.data.reference import make as make_dataset
+    from gelato.data.named import make_named, resolve_named
+    from gelato.data.sources import NAMED, Reference
     from gelato.errors import InputError
 
     if workers is not None and workers < 1:
         raise InputError(f"--workers {workers} must be at least 1")
     given = {"transitions": transitions, "episodes": episodes, "seed": seed}
     options = {option: str(value) for option, value in given.items() if value is not None}
-    named = resolve(Reference("named", name, options))
-    made = make_dataset(named, workers=workers)
+    named = resolve_named(Reference(NAMED, name, options))
+    made = make_named(named, workers=workers)
     print_fields(
         f"{named.reference} {'made' if made else 'was there already'}",
         {"Minari id": named.dataset_id, named.recipe.unit: f"{named.size:,}", "seed": str(seed)},
@@ -78,7 +86,7 @@ def make(
 def info(reference: Positional[Ref], json: bool = False, plot: Path | None = None) -> None:
     """Summarise a dataset: counts, lengths, returns, score, ranges, ends.
 
-    A named dataset that is not there yet is made first.
+    A named dataset that does not exist yet is made first.
 
     Args:
         reference: The data.
@@ -87,6 +95,7 @@ def info(reference: Positional[Ref], json: bool = False, plot: Path | None = Non
     """
     from gelato.data.reference import load
     from gelato.data.summary import summarise
+    from gelato.report.references import shorten_reference
 
     check_picture(plot)
     dataset = load(reference)
@@ -98,14 +107,14 @@ def info(reference: Positional[Ref], json: bool = False, plot: Path | None = Non
     if json:
         print_json(summary)
     else:
-        print_fields(summary["reference"], _readable(summary))
+        print_fields(shorten_reference(summary["reference"]), _readable(summary))
 
 
 @data.command(name="import")
 def import_(reference: Positional[Ref], name: str) -> None:
     """Copy a dataset into Minari's store, where any Minari program can open it.
 
-    Steps whose successor the source does not hold are left out: Minari stores every successor.
+    Minari stores the successor of every step, so steps without one are left out.
 
     Args:
         reference: The data.
@@ -114,9 +123,11 @@ def import_(reference: Positional[Ref], name: str) -> None:
     from gelato.data import store
     from gelato.data.reference import load
 
-    dataset_id = store.checked_id(name)
+    dataset_id = store.check_id(name)
     dataset = load(reference)
-    written = store.write_transitions(dataset_id, dataset, description=f"Imported from {Path(reference).name}.")
+    written = store.write_transitions(
+        dataset_id, dataset, description=f"Imported from {Path(reference).name}."
+    )
     left_out = len(dataset.transitions) - len(written)
     ends_lost = int(dataset.transitions.terminated.sum() - written.terminated.sum())
     print_fields(
@@ -129,20 +140,36 @@ def import_(reference: Positional[Ref], name: str) -> None:
     )
 
 
+def _describe_environment(environment: str | None) -> str:
+    import gymnasium
+
+    from gelato.tasks import find_task
+
+    if environment is None:
+        return "unknown"
+    if environment in gymnasium.registry or find_task(environment) is not None:
+        return environment
+    return f"{environment} (Gymnasium does not know it; policies cannot be evaluated)"
+
+
 def _readable(summary: dict[str, Any]) -> dict[str, str]:
     def span(name: str, form: str) -> str:
         mean, std = summary[f"{name}_mean"], summary[f"{name}_std"]
-        return f"{mean:{form}} ± {std:{form}} (from {summary[f'{name}_min']:{form}} to {summary[f'{name}_max']:{form}})"
+        low, high = summary[f"{name}_min"], summary[f"{name}_max"]
+        return f"{mean:{form}} ± {std:{form}} (from {low:{form}} to {high:{form}})"
 
     score, space = summary["normalised_score"], summary["actions"]
     fields = {
-        "environment": summary["environment"] or "unknown",
+        "environment": _describe_environment(summary["environment"]),
         "transitions": f"{summary['transitions']:,} in {summary['episodes']:,} episodes",
         "without successor": f"{summary['without_successor']:,}",
-        "episodes end by": f"{summary['terminations']:,} terminations, {summary['truncations']:,} truncations",
+        "episodes end by": f"{summary['terminations']:,} terminations, "
+        f"{summary['truncations']:,} truncations",
         "length": span("length", ",.1f"),
         "return": span("return", ",.1f" if abs(summary["return_mean"]) >= 1 else ".3g"),
-        "normalised score": "no reference returns for this environment" if score is None else f"{score:.1f}",
+        "normalised score": "no reference returns for this environment"
+        if score is None
+        else f"{score:.1f}",
         "reward": "{:.4g} to {:.4g}".format(*summary["reward_range"]),
         "observations": f"shape {tuple(summary['observation_shape'])}, "
         f"{min(summary['state_low']):.4g} to {max(summary['state_high']):.4g}",
@@ -153,6 +180,13 @@ def _readable(summary: dict[str, Any]) -> dict[str, str]:
     else:
         low, high = summary["action_range"]
         bounds = zip(space["low"], space["high"], strict=True)
-        box = ", ".join(f"[{'-∞' if a is None else a}, {'∞' if b is None else b}]" for a, b in bounds)
-        fields["actions"] = f"{len(low)} continuous in {box}; taken {min(low):.4g} to {max(high):.4g}"
-    return fields | {"memory": f"{summary['bytes'] / 1e6:,.1f} MB", "fingerprint": summary["fingerprint"]}
+        box = ", ".join(
+            f"[{'-∞' if a is None else a}, {'∞' if b is None else b}]" for a, b in bounds
+        )
+        fields["actions"] = (
+            f"{len(low)} continuous in {box}; taken {min(low):.4g} to {max(high):.4g}"
+        )
+    return fields | {
+        "memory": f"{summary['bytes'] / 1e6:,.1f} MB",
+        "fingerprint": summary["fingerprint"],
+    }

@@ -1,14 +1,17 @@
-"""`gelato model`: fit the latent model of dynamics and see how good it is."""
+"""`gelato model`: fit the latent model of the dynamics and measure its accuracy."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
 from gelato.cli.data import Ref
 from gelato.cli.output import check_picture, print_json, print_table
 from gelato.cli.parsing import Commands
+
+if TYPE_CHECKING:
+    from gelato.model.training import FittedModel
 
 model = Commands()
 
@@ -26,22 +29,23 @@ def fit(
     updates: int | None = None,
     variance_updates: int | None = None,
 ) -> None:
-    """Fit the variational latent model to a dataset, several seeds at once.
+    """Fit the latent model to a dataset, several seeds together.
 
-    A fit that was interrupted, even killed, goes on where its last checkpoint left it when the same command is given
-    again, and ends with the same weights bit for bit.
+    Run the same command again to continue a fit that was interrupted or killed. It continues from
+    the last checkpoint and ends with the same weights, bit for bit.
 
     Args:
         reference: The data.
-        run: Folder to keep the run in: configuration, weights, metrics, checkpoints.
-        preset: `default`, measured to be best for control, or `paper`, its hyperparameters to the letter.
-        seeds: How many models to fit, under one compiled program.
+        run: Folder of the run: configuration, weights, metrics, checkpoints.
+        preset: `default`, the best for control in our measurements, or `paper`, the paper's
+            hyperparameters.
+        seeds: Number of models, fitted by one compiled program.
         first_seed: The first seed.
         latent_size: Dimensions of the latent state.
         decoders: Members of the decoder ensemble.
         batch_size: Transitions in a batch.
-        updates: Updates of phase 1, which trains all but the variance networks.
-        variance_updates: Updates of phase 2, which trains these alone.
+        updates: Updates of phase 1, which trains everything but the variance networks.
+        variance_updates: Updates of phase 2, which trains the variance networks.
     """
     from gelato.data.reference import load
     from gelato.model.config import preset as preset_for
@@ -58,22 +62,27 @@ def fit(
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     config = replace(preset_for(preset, dataset), **chosen)
     fitted = fit_model(dataset, run, config=config, seeds=seeds, first_seed=first_seed)
-    print_check(check_of(fitted))
+    print_check(run_check(fitted))
 
 
 @model.command
-def check(run: Positional[Path], json: bool = False, plot: Path | None = None, fitted_to: str | None = None) -> None:
-    """Measure a fitted model on held-out episodes: one step ahead, and along real action sequences.
+def check(
+    run: Positional[Path],
+    json: bool = False,
+    plot: Path | None = None,
+    fitted_to: str | None = None,
+) -> None:
+    """Measure a fitted model on held-out episodes: one step ahead, and in rollouts.
 
     Args:
-        run: The fit's folder.
+        run: The folder of `gelato model fit` or `gelato train`.
         json: Print one JSON object and nothing else.
-        plot: Also draw open-loop rollouts as fans against the truth into this file (.png, .pdf or .svg).
-        fitted_to: The data that the model was fitted to, where it is no longer where it was.
+        plot: Also draw open-loop rollouts against the truth into this file (.png, .pdf or .svg).
+        fitted_to: New location of the training data, if it moved.
     """
     check_picture(plot)
-    fitted = fitted_model(run, fitted_to)
-    result = check_of(fitted)
+    fitted = load_fitted(run, fitted_to)
+    result = run_check(fitted)
     if plot is not None:
         from gelato.report.model_figure import draw_rollouts
 
@@ -84,16 +93,16 @@ def check(run: Positional[Path], json: bool = False, plot: Path | None = None, f
         print_check(result)
 
 
-def fitted_model(run: Path, fitted_to: str | None) -> Any:
-    """The fitted model of a run, with its data found where the run says or where the user does."""
+def load_fitted(run: Path, fitted_to: str | None) -> "FittedModel":
+    """Load the model of a run with its data, from the recorded or the new location."""
     from gelato.data.reference import load
     from gelato.model.training import load_model
 
     return load_model(run, None if fitted_to is None else load(fitted_to))
 
 
-def check_of(fitted: Any) -> dict[str, Any]:
-    """The check, with a sign of life: it takes a while on large data."""
+def run_check(fitted: "FittedModel") -> dict[str, Any]:
+    """Check a model and show that it is working: large data takes a while."""
     from gelato.model.check import check_model
     from gelato.progress import working
 
@@ -102,8 +111,9 @@ def check_of(fitted: Any) -> dict[str, Any]:
 
 
 def print_check(result: dict[str, Any]) -> None:
-    """The check as a table, a column for each seed."""
+    """Print the check as a table with a column for each seed."""
     from gelato.progress import note
+    from gelato.report.references import shorten_reference
 
     def number(value: float | int | None, form: str = ".4f") -> str:
         return "-" if value is None else f"{value:{form}}"
@@ -131,6 +141,7 @@ def print_check(result: dict[str, Any]) -> None:
         for term in seeds[0]["objective"]
     ]
     held_out = f"{result['held_out_transitions']:,} held-out transitions"
-    print_table((f"{result['dataset']}, {held_out}", *(f"seed {seed['seed']}" for seed in seeds)), lines)
+    title = f"{shorten_reference(result['dataset'])}, {held_out}"
+    print_table((title, *(f"seed {seed['seed']}" for seed in seeds)), lines)
     for warning in result["warnings"]:
         note(warning)

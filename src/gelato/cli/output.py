@@ -1,4 +1,4 @@
-"""What commands put out: a table for people, one JSON object for programs, pictures."""
+"""What commands print: tables for people, one JSON object for programs."""
 
 import json
 import os
@@ -11,21 +11,21 @@ from rich.console import Console
 from rich.table import Table
 
 from gelato.errors import InputError
-from gelato.results import read_records
+from gelato.runs.records import read_records
 
 
 def _console() -> Console:
-    # Names of files are printed as they are, also with [brackets] in them.
+    # Print file names literally, also with [brackets] in them.
     return Console(highlight=False, emoji=False, markup=False)
 
 
 def print_json(record: Mapping[str, Any]) -> None:
-    """Print one JSON object and nothing else."""
+    """Print one JSON object."""
     sys.stdout.write(json.dumps(record, allow_nan=False) + "\n")
 
 
 def print_fields(title: str, fields: Mapping[str, str]) -> None:
-    """Print names and values, one pair a line."""
+    """Print names and values, one pair per line."""
     table = Table(show_header=False, box=None)
     table.add_column(style="dim")
     table.add_column()
@@ -36,12 +36,12 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
 
 
 def print_title(title: str) -> None:
-    """Print one line, however long it is."""
+    """Print one line without wrapping it."""
     _console().print(title, style="bold", soft_wrap=True)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print rows under headings; the names in the first column are never cut."""
+    """Print rows under headings; names in the first column are never cut."""
     first, *others = columns
     cells = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False)
@@ -54,21 +54,21 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def check_picture(path: Path | None) -> None:
-    """Refuse a path no picture can be written to, before any work is done for it."""
+    """Refuse a path that no picture can be written to, before any work is done."""
     if path is not None and path.suffix not in (".png", ".pdf", ".svg"):
         raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
     check_file(path)
 
 
 def check_records(path: Path | None) -> None:
-    """Refuse a path no records can be merged into."""
+    """Refuse a path that no records can be merged into."""
     check_file(path)
     if path is not None:
         read_records(path)
 
 
 def check_file(path: Path | None) -> None:
-    """Refuse a path no file can be written to."""
+    """Refuse a path that no file can be written to."""
     if path is None:
         return
     if path.is_dir():

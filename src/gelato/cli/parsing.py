@@ -1,92 +1,141 @@
-"""The parser of the command line, our way: commands that are found before they run, and refusals in one line."""
+"""The command-line parser: finds a command without running it, and reports errors in one line."""
 
 import functools
+import inspect
 import re
+import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
-from io import StringIO
+from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
+import tyro
+from tyro import _errors as parse_errors
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 from tyro.extras import SubcommandApp
 
 from gelato.errors import InputError
 
 registry = ConstructorRegistry()
-_REFUSED = 2
+# Messages of Python's own conversions, and ours.
 _PLAINER = (
-    (r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is no whole number"),
-    (r"could not convert string to float: ('.*?')", r"\1 is no number"),
+    (r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number"),
+    (r"could not convert string to float: ('.*?')", r"\1 is not a number"),
 )
 
 
 class Commands(SubcommandApp):
-    """Commands, or groups of them, of which parsing finds one and does not run it yet."""
+    """Commands or groups of commands. Parsing finds one of them and does not run it yet."""
 
     def command(self, func: Any = None, **settings: Any) -> Any:
         """Register a command, as `SubcommandApp` does."""
         if func is None:
             return functools.partial(self.command, **settings)
-        super().command(func if isinstance(func, SubcommandApp) else _found(func), **settings)
+        super().command(func if isinstance(func, SubcommandApp) else _defer(func), **settings)
+        name = settings.get("name") or func.__name__
+        self._commands = {**getattr(self, "_commands", {}), name: func}
         return func
 
-    def parse(self, arguments: Sequence[str] | None, *, program: str, description: str) -> Callable[[], None]:
-        """The command that the arguments name, with them; what is wrong with them is an `InputError`."""
-        said = StringIO()
-        try:
-            with redirect_stderr(said):
-                return self.cli(prog=program, description=description, args=arguments, registry=registry)
-        except SystemExit as end:
-            if end.code != _REFUSED:
-                raise
-            raise InputError(in_one_line(said.getvalue())) from None
+    def parse(
+        self, arguments: Sequence[str] | None, *, program: str, description: str
+    ) -> Callable[[], None]:
+        """Return the command with its arguments; bad arguments raise an `InputError`."""
+        self._refuse_unknown(sys.argv[1:] if arguments is None else arguments)
+        with parse_errors.on_parse_error(_refuse):
+            return self.cli(
+                prog=program, description=description, args=arguments, registry=registry
+            )
+
+    def _refuse_unknown(self, arguments: Sequence[str]) -> None:
+        """Refuse a misspelled option; tyro would complain about its value instead."""
+        found: Any = self
+        program = "gelato"
+        for argument in arguments:
+            if isinstance(found, Commands):
+                found = found._commands.get(argument)
+                program += f" {argument}"
+            elif found is not None and argument.startswith("--") and argument != "--":
+                given = argument.partition("=")[0].replace("_", "-")
+                names = [name.replace("_", "-") for name in inspect.signature(found).parameters]
+                known = ["--help"]
+                for name in names:
+                    known += [f"--{name}", f"--no-{name}"]
+                if given not in known:
+                    near = get_close_matches(given, known, n=1)
+                    hint = f" (did you mean {near[0]}?)" if near else ""
+                    raise InputError(f"unknown option {given}{hint}. See `{program} --help`")
 
 
-def _found(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
-    @functools.wraps(command)
-    def found(*positional: Any, **named: Any) -> Callable[[], None]:
+def _defer(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """Return a function that binds a command's arguments; tyro reads its signature and help."""
+
+    def bind(*positional: Any, **named: Any) -> Callable[[], None]:
         return functools.partial(command, *positional, **named)
 
-    return found
+    signature, parameters = inspect.signature(inspect.unwrap(command)), []
+    for parameter in signature.parameters.values():
+        if parameter.default in (None, ()):
+            # The help itself says what happens without the option.
+            kind: Any = parameter.annotation
+            hidden = tyro.conf.arg(help_behavior_hint="")
+            parameter = parameter.replace(annotation=Annotated[kind, hidden])
+        parameters.append(parameter)
+    bind.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    bind.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    # A type checker at run time wraps every function; tyro must not look below its wrapper.
+    vars(bind).pop("__wrapped__", None)
+    bind.__name__, bind.__module__ = command.__name__, command.__module__
+    # A continuation line would become a line of its own in the help.
+    bind.__doc__ = re.sub(r"\n {12,}", " ", command.__doc__ or "")
+    return bind
 
 
-def in_one_line(box: str) -> str:
-    """What the parser says in a box, under a title: its sections, less what explains options, and how to see more.
-
-    Such explanations are indented twice, names of options once.
-    """
-    lines = [re.sub(r"[│╰╯]", " ", line).rstrip() for line in box.splitlines()[1:]]
-    margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip(" ─-")), default=0)
-    sections: list[list[str]] = [[]]
-    for line in lines:
-        if not line.strip(" ─-"):
-            sections.append([])
-        elif not line[margin:].startswith(" " * 8):
-            sections[-1].append(line[margin:])
-    told = [_section(lines) for lines in sections if lines and not lines[0].startswith("Argument helptext")]
-    if len(told) < 2:
-        return " ".join(box.split())
-    *reasons, footer = told
-    line = "; ".join(text.rstrip(".") for text in reasons)
-    for strange, plain in _PLAINER:
-        line = re.sub(strange, plain, line)
-    return f"{line}. See `gelato{footer.partition('gelato')[2]}`"
+def _refuse(event: parse_errors.ParseErrorEvent) -> None:
+    """Raise one line that says what is wrong and where to read more."""
+    programs = event._help_progs()
+    program = programs if isinstance(programs, str) else programs[0]
+    raise InputError(f"{_describe(event)}. See `{program} --help`")
 
 
-def _section(lines: list[str]) -> str:
-    head = " ".join(line for line in lines if not line.startswith(" "))
-    options = ", ".join(line.strip() for line in lines if line.startswith(" "))
-    return f"{head} {options}".strip()
+def _describe(event: parse_errors.ParseErrorEvent) -> str:
+    if isinstance(event, parse_errors.MissingArgs):
+        names = ", ".join(_name(missing.arg) for missing in event.missing_arguments)
+        text = f"missing {names}"
+        if event.unrecognized_tokens:
+            text += f"; unknown {' '.join(event.unrecognized_tokens)}"
+        return text
+    if isinstance(event, parse_errors.MissingSubcommand):
+        choices = ", ".join(event.subcommand_spec.parser_from_name)
+        if event.found_token is None:
+            return f"missing a command; choose one of {choices}"
+        return f"unknown command {event.found_token!r}; choose one of {choices}"
+    if isinstance(event, parse_errors.InvalidChoice):
+        choices = ", ".join(event.choices)
+        return f"{_name(event.argument)}: {event.value!r} is not one of {choices}"
+    if isinstance(event, parse_errors.BadValue):
+        return f"{_name(event.argument)}: wrong number of values"
+    if isinstance(event, parse_errors.UnrecognizedArgs):
+        return f"unknown option or argument: {' '.join(event.tokens)}"
+    if isinstance(event, parse_errors.InstantiationFailure):
+        message = " ".join(str(event.message).split())
+        for technical, plain in _PLAINER:
+            message = re.sub(technical, plain, message)
+        where = "" if event.argument is None else f"{_name(event.argument)}: "
+        return f"{where}{message}"
+    return "the arguments cannot be understood"
+
+
+def _name(argument: Any) -> str:
+    return str(argument.display_name())
 
 
 @registry.primitive_rule
-def _unless_told(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """An option that may be left out is `--updates INT`, where the library itself would have `--updates {None}|INT`."""
-    kinds = set(get_args(info.type))
-    named = [kind for kind in (int, float, str, Path) if kinds == {kind, NoneType}]
-    if not named:
+def _show_optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Show an optional value as `--updates INT` instead of `--updates {None}|INT`."""
+    kinds = get_args(info.type)
+    named = [kind for kind in kinds if kind in (int, float, str, Path)]
+    if len(kinds) != 2 or NoneType not in kinds or len(named) != 1:
         return None
     (kind,) = named
     return PrimitiveConstructorSpec(

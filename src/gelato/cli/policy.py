@@ -1,20 +1,25 @@
 """`gelato train`, `evaluate`, `table`, `export`: policies from logged data."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
 from gelato.cli.data import Ref
 from gelato.cli.output import check_file, print_json, print_table, print_title
+from gelato.cli.settings import list_settings, set_options
+from gelato.errors import InputError
 
-Names = Literal["gelato", "gelato-l2", "gelato-ensemble", "gelato-none", "mopo", "mbpo", "sac", "bc"]
+if TYPE_CHECKING:
+    from gelato.training.method import Method
+    from gelato.training.presets import Parts
 
 
 def train(
     reference: Positional[Ref],
     run: Path,
-    method: tuple[Names, ...] = ("gelato",),
+    method: tuple[str, ...] = ("gelato",),
     seeds: int = 1,
     first_seed: int = 0,
     preset: Literal["default", "small"] = "default",
@@ -22,67 +27,90 @@ def train(
     model: Path | None = None,
     penalty: str | None = None,
     penalty_weight: float | None = None,
-    logged_share: float | None = None,
-    doubt: float | None = None,
+    real_fraction: float | None = None,
+    state_noise: float | None = None,
     updates: int | None = None,
     model_updates: int | None = None,
     evaluations: int | None = None,
     episodes: int | None = None,
+    set: tuple[str, ...] = (),
     tensorboard: bool = False,
     json: bool = False,
 ) -> None:
-    """Train policies from logged data: data made, model fitted or reused, policies trained and evaluated.
+    """Train policies from logged data: load the data, fit a model, train, evaluate.
 
-    Interrupted at any stage, the same command goes on from the last checkpoint. Methods that share a model, and all
-    seeds, are trained by one program. The real environment is only used to report returns, never to choose anything;
-    the report shows the last policy, and the best is kept beside it.
+    If the command is interrupted, repeat it to resume from the last checkpoint. All seeds, and
+    methods that share a model and an agent, train in one program. The real environment only
+    measures returns; it chooses nothing. The report shows the last policy; the policy with the
+    best return is kept too.
 
     Args:
         reference: The data.
-        run: Folder to keep everything in.
-        method: One or more methods; with several, models are fitted once and policies trained side by side.
-        seeds: How many seeds, each with a model of its own.
-        first_seed: The first seed.
-        preset: `default` is what the tables are made with, `small` ends within minutes on a laptop.
-        transitions: Make a named dataset of this size instead of its own.
-        model: The folder of a latent model fitted before (`gelato model fit`), instead of fitting one here.
-        penalty: Another penalty for gelato: transport, extrapolation, geodesic, euclidean, ensemble, aleatoric,
-            forward, ambient or none.
-        penalty_weight: λ, in units of reward for a penalty of 1 (that of pairs clearly foreign to the data). Unless
-            told, by how good locomotion data is, and 4 otherwise; the report shows it.
-        logged_share: The share of a batch that is logged, of methods that imagine the rest; unless told 0.05, on
-            good locomotion data and in Four Rooms 0.5.
-        doubt: How far imagined latent states are blurred, in units of the states' spread over the data; 0.01 unless
-            told, 0 in Four Rooms and driving.
-        updates: Updates of the policy, 300,000 unless told, with `small` 30,000; for driving, where PPO learns,
-            imagined steps.
-        model_updates: Updates of the model's first phase, of which the second gets a fifth, and of mopo's and mbpo's
-            ensemble.
-        evaluations: How often to evaluate on the way, 10 times unless told, with `small` 5.
-        episodes: Episodes of an evaluation, 10 unless told, with `small` 5.
-        tensorboard: Also write metrics for TensorBoard, below the run's folder (the extra `tensorboard`).
-        json: Print one JSON object and nothing else.
+        run: Folder for everything that this training writes.
+        method: One or more methods (`gelato methods` explains them). Methods share fitted models.
+        seeds: Number of seeds. Each has its own model.
+        first_seed: First seed.
+        preset: `default` is the setting of our tables. `small` takes minutes on a laptop.
+        transitions: Size of a named dataset, instead of its default size.
+        model: Folder of a latent model that `gelato model fit` made, instead of fitting one here.
+        penalty: Penalty on imagined steps (`gelato uncertainty --help` lists them).
+        penalty_weight: Penalty weight λ, in units of reward for a penalty of 1 (the level of
+            clearly out-of-distribution pairs). Default: chosen from the dataset's score on
+            locomotion tasks, else 4.
+        real_fraction: Fraction of real data in each batch. Default: 0.05; 0.5 on good locomotion
+            data and in Four Rooms.
+        state_noise: Noise on imagined states, in standard deviations of the data's states.
+            Default: 0.01; 0 in Four Rooms and driving.
+        updates: Updates of each policy. Default: 300,000; 30,000 with `small`. For driving, where
+            PPO learns, it counts imagined steps.
+        model_updates: Updates of the model's first phase and of the ensemble. The second phase
+            takes a fifth of it.
+        evaluations: Evaluations in the real environment. Default: 10; 5 with `small`.
+        episodes: Episodes per evaluation. Default: 10; 5 with `small`.
+        set: Any other setting as NAME=VALUE, such as sac.horizon=10 or latent.model.decoders=7
+            (`gelato settings REF` lists all of them).
+        tensorboard: Also write metrics for TensorBoard into the run folder.
+        json: Print one JSON object instead of a table.
     """
-    from gelato.data.reference import load, parse
-    from gelato.envs.simulate import check_named
-    from gelato.errors import InputError
-    from gelato.methods import method_for, train_preset
-    from gelato.pipeline import train as train_policies
+    from gelato.data.reference import load
+    from gelato.data.sources import parse_reference
+    from gelato.tasks.environments import check_environment
+    from gelato.training.presets import choose_parts
+    from gelato.training.train import train as train_policies
 
     if transitions is not None:
         if ":" in reference:
-            raise InputError(f"--transitions makes a named dataset of that size; {reference} is as long as it is")
+            raise InputError(
+                f"--transitions sets the size of a named dataset; {reference} has a fixed size"
+            )
         reference = f"{reference},transitions={transitions}"
-    check_named(parse(reference).options.get("environment"))
+    named = parse_reference(reference).options.get("environment")
+    if named is not None:
+        check_environment(named)
     dataset = load(reference)
-    given = {"doubt": doubt, "evaluations": evaluations, "episodes": episodes}
-    config = _changed(train_preset(preset, dataset), updates, model_updates, given)
-    chosen = [method_for(name, dataset, penalty, penalty_weight, logged_share) for name in dict.fromkeys(method)]
-    options = ("penalty", "penalty-weight", "logged-share", "model-updates", "model", "doubt")
-    values = (penalty, penalty_weight, logged_share, model_updates, model, doubt)
-    _refuse_idle([name for name, value in zip(options, values, strict=True) if value is not None], chosen, config)
+    parts = choose_parts(dataset, preset)
+    parts = _change_parts(parts, updates, model_updates, state_noise)
+    parts = set_options(parts, set)
+    counts = {"evaluations": evaluations, "episodes": episodes}
+    given: dict[str, Any] = {name: value for name, value in counts.items() if value is not None}
+    settings = replace(parts.settings, **given)
+    changes = {
+        "penalty": penalty,
+        "penalty_weight": penalty_weight,
+        "real_fraction": real_fraction,
+    }
+    chosen = _choose_methods(method, parts, changes)
+    idle = {"model-updates": model_updates, "model": model, "state-noise": state_noise}
+    _refuse_unused(idle, chosen)
     records = train_policies(
-        dataset, run, chosen, seeds=seeds, first_seed=first_seed, config=config, model=model, tensorboard=tensorboard
+        dataset,
+        run,
+        chosen,
+        seeds=seeds,
+        first_seed=first_seed,
+        settings=settings,
+        model=model,
+        tensorboard=tensorboard,
     )
     if json:
         print_json({"run": str(run), "records": records})
@@ -90,41 +118,90 @@ def train(
         _print_records(records)
 
 
-def _refuse_idle(options: list[str], methods: list[Any], config: Any) -> None:
+def methods() -> None:
+    """List the methods that `gelato train --method` accepts."""
+    from gelato.training.presets import list_methods
+
+    rows = [(method.name, method.help) for method in list_methods().values()]
+    print_table(("method", "what it is"), rows)
+
+
+def settings(reference: Positional[Ref], preset: Literal["default", "small"] = "default") -> None:
+    """List every setting that `gelato train --set NAME=VALUE` accepts, with its value for the data.
+
+    Args:
+        reference: The data.
+        preset: The preset to show.
+    """
+    from gelato.data.reference import load
+    from gelato.training.presets import choose_parts
+
+    rows = list_settings(choose_parts(load(reference), preset))
+    print_table(("setting", "value", "meaning"), rows)
+
+
+def _choose_methods(
+    names: tuple[str, ...], parts: "Parts", changes: dict[str, Any]
+) -> "list[Method]":
+    """Make the methods. A change must apply to at least one of them."""
+    from gelato.training.presets import change_method, make_method
+
+    chosen = [make_method(name, parts) for name in dict.fromkeys(names)]
+    for option, value in changes.items():
+        if value is None:
+            continue
+        refusals = []
+        for index, method in enumerate(chosen):
+            try:
+                chosen[index] = change_method(method, **{option: value})
+            except InputError as error:
+                refusals.append(error)
+        if len(refusals) == len(chosen):
+            raise refusals[0]
+    return chosen
+
+
+def _refuse_unused(options: dict[str, Any], methods: "list[Method]") -> None:
     """Refuse an option that changes nothing for any of the methods."""
-    from gelato.errors import InputError
+    from gelato.dynamics.latent import LatentFit
 
-    names = [method.name for method in methods]
-    imagine, latent = any(m.real_share < 1 for m in methods), any(m.space == "latent" for m in methods)
-    uses = {
-        "penalty": ("gelato" in names, "gelato; the other methods have one of their own"),
-        "penalty-weight": (any(m.penalty != "none" for m in methods), "methods that penalise"),
-        "logged-share": (imagine and config.ppo is None, "methods that imagine and learn by SAC"),
-        "model-updates": (imagine, "methods that imagine"),
-        "model": (latent, "methods that imagine in the latent model"),
-        "doubt": (latent, "methods that imagine in the latent model"),
-    }
-    for option in options:
-        used, whom = uses[option]
-        if not used:
-            raise InputError(f"--{option} changes nothing for {', '.join(names)} here: it is for {whom}")
+    names = ", ".join(method.name for method in methods)
+    latent = any(isinstance(method.fit, LatentFit) for method in methods)
+    imagines = any(method.imagines for method in methods)
+    for option, value in options.items():
+        used = imagines if option == "model-updates" else latent
+        if value is not None and not used:
+            kind = "a model" if option == "model-updates" else "the latent model"
+            raise InputError(
+                f"--{option} changes nothing for {names}: it applies to methods with {kind}"
+            )
 
 
-def _changed(config: Any, updates: int | None, model_updates: int | None, given: dict[str, Any]) -> Any:
-    from dataclasses import replace
-
+def _change_parts(
+    parts: "Parts", updates: int | None, model_updates: int | None, state_noise: float | None
+) -> "Parts":
     if updates is not None:
-        config = replace(config, sac=replace(config.sac, updates=updates, epoch=min(config.sac.epoch, updates)))
-        if config.ppo is not None:
-            config = replace(config, ppo=replace(config.ppo, total=updates))
+        sac = replace(parts.sac, updates=updates, epoch=min(parts.sac.epoch, updates))
+        cloning = replace(parts.cloning, updates=updates, epoch=sac.epoch)
+        ppo = None if parts.ppo is None else replace(parts.ppo, updates=updates)
+        parts = replace(parts, sac=sac, cloning=cloning, ppo=ppo)
     if model_updates is not None:
-        model = replace(config.model, updates=model_updates, variance_updates=max(1, model_updates // 5))
-        config = replace(config, model=model, ensemble=replace(config.ensemble, updates=model_updates))
-    return replace(config, **{name: value for name, value in given.items() if value is not None})
+        second = max(1, model_updates // 5)
+        model = replace(parts.latent.model, updates=model_updates, variance_updates=second)
+        ensemble = replace(parts.ensemble.ensemble, updates=model_updates)
+        parts = replace(
+            parts,
+            latent=replace(parts.latent, model=model),
+            ensemble=replace(parts.ensemble, ensemble=ensemble),
+        )
+    if state_noise is not None:
+        parts = replace(parts, latent=replace(parts.latent, state_noise=state_noise))
+    return parts
 
 
 def _print_records(records: list[dict[str, Any]]) -> None:
     from gelato.report.policy_table import return_form
+    from gelato.report.references import shorten_reference
 
     def number(value: Any, form: str | None = None) -> str:
         if value is None:
@@ -145,9 +222,16 @@ def _print_records(records: list[dict[str, Any]]) -> None:
         for record in records
     ]
     first = records[0]
-    where = "no environment to run them in" if first["return"] is None else f"{first['episodes']} episodes"
-    print_title(f"{first['dataset']}, {where}")
-    print_table(("method", "λ", "seed", "return (last)", "score", "best", "value (model)", "U along it"), rows)
+    where = (
+        "no environment to run them in"
+        if first["return"] is None
+        else f"{first['episodes']} episodes"
+    )
+    print_title(f"{shorten_reference(first['dataset'])}, {where}")
+    print_table(
+        ("method", "λ", "seed", "return (last)", "score", "best", "value (model)", "U along it"),
+        rows,
+    )
 
 
 def evaluate(
@@ -160,29 +244,34 @@ def evaluate(
     json: bool = False,
     video: Path | None = None,
 ) -> None:
-    """Run trained policies in the real environment: deterministic actions, fixed seeds, on all cores.
+    """Run trained policies in the real environment, on all cores.
+
+    Actions are deterministic, and the seeds of the environment are always the same.
 
     Args:
         run: The folder of `gelato train`.
-        episodes: Episodes for each policy.
-        method: Whose policies, all of the run's unless told.
-        seed: Of which seed, all of them unless told.
-        which: The last policies of training, or those with the best return on the way.
-        environment: Where to run them, if not where the data says it was recorded (`Pendulum-v1`).
-        json: Print one JSON object and nothing else.
-        video: Also draw an episode of the first of them into this file (.gif, or .mp4 with the extra `video`).
+        episodes: Episodes per policy.
+        method: Method to evaluate. Default: all methods of the run.
+        seed: Seed to evaluate. Default: all seeds.
+        which: The last policies of training, or those with the best return during training.
+        environment: Environment to use, such as `Pendulum-v1`. Default: the environment that
+            recorded the data.
+        json: Print one JSON object instead of a table.
+        video: Also record an episode of the first policy in this file (.gif, or .mp4 with the
+            extra `video`).
     """
-    from gelato.envs.simulate import check_named
     from gelato.errors import InputError
-    from gelato.evaluation.video import check_video, write_video
+    from gelato.policy.video import check_video, write_video
     from gelato.progress import note
-    from gelato.trained import environment_for, evaluate_run, trained_policies
+    from gelato.tasks.environments import check_environment
+    from gelato.training.policies import environment_for, evaluate_run, trained_policies
 
     if episodes < 1:
         raise InputError(f"episodes is {episodes}; run at least one")
     check_video(video)
     check_file(video)
-    check_named(environment)
+    if environment is not None:
+        check_environment(environment)
     records = evaluate_run(run, episodes, which, method, seed, environment=environment)
     if video is not None:
         first = trained_policies(run, which, method, seed, environment)[0]
@@ -201,13 +290,17 @@ def evaluate(
         )
         for r in records
     ]
-    print_table((f"{which} policies, {episodes} episodes", "seed", "return", "score", "length"), rows)
+    print_table(
+        (f"{which} policies, {episodes} episodes", "seed", "return", "score", "length"), rows
+    )
 
 
 def table(
-    runs: Positional[tuple[Path, ...]], format: Literal["md", "latex", "json"] = "md", out: Path | None = None
+    runs: Positional[tuple[Path, ...]],
+    format: Literal["md", "latex", "json"] = "md",
+    out: Path | None = None,
 ) -> None:
-    """Put training runs side by side: mean ± std over seeds, IQM with 95% intervals, the paper's numbers beside.
+    """Compare training runs: mean ± standard deviation over seeds, IQM with 95% intervals.
 
     Args:
         runs: Folders of `gelato train`, or JSON files of records.
@@ -219,10 +312,10 @@ def table(
 
     from gelato.errors import InputError
     from gelato.report.policy_table import aggregate, as_text, gather, summarise_policies
-    from gelato.whole import whole_file
+    from gelato.runs.files import write_atomically
 
     if not runs:
-        raise InputError("name at least one run's folder")
+        raise InputError("name the folder of at least one run")
     check_file(out)
     records = gather(runs)
     if format == "json":
@@ -232,7 +325,7 @@ def table(
     if out is None:
         sys.stdout.write(text)
     else:
-        with whole_file(out) as partial:
+        with write_atomically(out) as partial:
             partial.write_text(text)
 
 
@@ -243,26 +336,36 @@ def export(
     seed: int | None = None,
     which: Literal["last", "best"] = "last",
 ) -> None:
-    """Write encoder and policy as one ONNX graph, from observation to action, checked with onnxruntime.
+    """Export encoder and policy as one ONNX graph, from observation to action.
+
+    onnxruntime checks the graph against the policy before the file is written.
 
     Args:
         run: The folder of `gelato train`.
         onnx: The file to write.
-        method: Whose policy, the first in the run unless told.
-        seed: Which seed, the first unless told.
-        which: The last policy of training, or the one with the best return on the way.
+        method: Method to export. Default: the first method of the run.
+        seed: Seed to export. Default: the first seed.
+        which: The last policy of training, or the one with the best return during training.
     """
     from gelato.cli.output import print_fields
     from gelato.errors import InputError
-    from gelato.evaluation.onnx_export import export_onnx
-    from gelato.trained import trained_policies
+    from gelato.policy.onnx_export import export_onnx
+    from gelato.report.references import shorten_reference
+    from gelato.training.policies import trained_policies
 
     if onnx.suffix != ".onnx":
         raise InputError(f"{onnx}: a graph must end in .onnx")
     check_file(onnx)
     chosen = trained_policies(run, which, method, seed)[0]
-    difference = export_onnx(chosen.policy, onnx)
+    metadata = {
+        "method": chosen.method,
+        "seed": str(chosen.seed),
+        "which": which,
+        "dataset": shorten_reference(chosen.dataset),
+        "environment": chosen.environment or "unknown",
+    }
+    difference = export_onnx(chosen.policy, onnx, metadata)
     print_fields(
         f"{onnx} written",
-        {"method": chosen.method, "seed": str(chosen.seed), "largest difference": f"{difference:.1e}"},
+        {**metadata, "largest difference": f"{difference:.1e}"},
     )

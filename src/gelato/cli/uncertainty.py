@@ -1,26 +1,38 @@
-"""`gelato uncertainty`: which penalty knows where the model is wrong; `gelato trust`: on which rows to believe it."""
+"""`gelato uncertainty` judges penalties; `gelato trust` says on which rows to trust a model."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from gelato.cli.data import Ref
-from gelato.cli.model import fitted_model
+from gelato.cli.model import load_fitted
 from gelato.cli.output import check_file, check_picture, check_records, print_json, print_table
+from gelato.uncertainty.registry import describe_penalties, find_penalty
 
-# Episodes that are shown.
+if TYPE_CHECKING:
+    from gelato.uncertainty.judge import Report
+
+_PENALTIES = describe_penalties("latent")
+_TRUST_HELP = (
+    "The penalty that decides. Default: transport, or geodesic if transport would trust more than "
+    f"half of out-of-distribution pairs. One of {_PENALTIES}."
+)
+# Episodes shown.
 _LEAST_KNOWN = 5
 
 
 def uncertainty(
     run: Positional[Path],
-    penalties: tuple[
-        Literal[
-            "transport", "extrapolation", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient", "none"
-        ],
-        ...,
-    ] = ("transport", "geodesic", "euclidean", "ensemble", "aleatoric", "forward", "ambient"),
+    penalties: Annotated[tuple[str, ...], arg(help=f"Penalties to judge: {_PENALTIES}.")] = (
+        "transport",
+        "geodesic",
+        "euclidean",
+        "ensemble",
+        "aleatoric",
+        "forward",
+        "ambient",
+    ),
     rows: int = 500,
     points: int | None = None,
     calibration: Literal["default", "paper"] = "default",
@@ -30,47 +42,64 @@ def uncertainty(
     results: Path | None = None,
     fitted_to: str | None = None,
 ) -> None:
-    """Judge penalties against the model's true one-step error, on the data and on graded departures from it.
+    """Compare penalties with the model's true one-step error, on the data and on shifts from it.
 
-    The real simulator is put into the state (MuJoCo tasks, Four Rooms). Where that is not possible, or with
-    `--no-simulator`, the error is taken on held-out transitions alone, and the output says so.
+    The real simulator is put into each state (MuJoCo tasks, Four Rooms). Without a simulator, or
+    with `--no-simulator`, the error is measured on held-out transitions only, and the output says
+    so.
 
     Args:
-        run: The folder of a fitted model (`gelato model fit`).
-        penalties: Which penalties to judge.
+        run: The folder of `gelato model fit` or `gelato train`.
         rows: State-actions in each shift.
-        points: Seek neighbours among at most so many transitions, spread evenly over the data (all unless told).
+        points: Search neighbours among at most this many transitions, spread evenly. Default: all.
         calibration: `default` subtracts the level on the data, `paper` divides by the maximum.
-        simulator: Whether to ask the simulator at all.
+        simulator: Use the simulator, if there is one.
         json: Print one JSON object and nothing else.
-        plot: Also draw risk against coverage, and penalty against error, into this file (.png, .pdf or .svg).
+        plot: Also draw risk against coverage, and penalty against error (.png, .pdf or .svg).
         results: Also merge the records into this JSON file.
-        fitted_to: The data that the model was fitted to, where it is no longer where it was.
+        fitted_to: New location of the training data, if it moved.
     """
     from gelato.errors import InputError
-    from gelato.uncertainty.instrument import measure
+    from gelato.uncertainty.judge import judge_penalties
 
     if rows < 20:
-        raise InputError(f"rows is {rows}; ranks of fewer than 20 rows say nothing")
+        raise InputError(f"rows is {rows}. Use at least 20: ranks of fewer rows say nothing")
     if not penalties:
-        raise InputError("name at least one penalty after --penalties, or leave it out for all of them")
+        raise InputError(
+            "name at least one penalty after --penalties, or leave it out for all of them"
+        )
+    for name in penalties:
+        find_penalty(name, "latent")
     check_picture(plot)
     check_records(results)
-    fitted = fitted_model(run, fitted_to)
-    reports = measure(
-        fitted, penalties=penalties, rows=rows, simulate=simulator, calibration=calibration, points=points
+    fitted = load_fitted(run, fitted_to)
+    reports = judge_penalties(
+        fitted,
+        penalties=penalties,
+        rows=rows,
+        simulate=simulator,
+        calibration=calibration,
+        points=points,
     )
     records = [record for report in reports for record in report.records()]
     if results is not None:
-        from gelato.results import merge_records
+        from gelato.runs.records import merge_records
 
-        merge_records(results, records, keys=("dataset", "model_seed", "penalty", "shift", "truth", "points"))
+        merge_records(
+            results, records, keys=("dataset", "model_seed", "penalty", "shift", "truth", "points")
+        )
     if plot is not None:
         from gelato.report.uncertainty_figure import draw_uncertainty
 
         draw_uncertainty(reports[0], plot)
     if json:
-        print_json({"run": str(run), "calibration": [_constants(report) for report in reports], "records": records})
+        print_json(
+            {
+                "run": str(run),
+                "calibration": [_list_scales(report) for report in reports],
+                "records": records,
+            }
+        )
     else:
         _print_records(records)
 
@@ -78,7 +107,7 @@ def uncertainty(
 def trust(
     run: Positional[Path],
     data: Positional[Ref],
-    penalty: Literal["transport", "geodesic", "euclidean", "ensemble", "ambient"] | None = None,
+    penalty: Annotated[str | None, arg(help=_TRUST_HELP)] = None,
     rows: int = 2_000,
     seed: int = 0,
     json: bool = False,
@@ -87,19 +116,17 @@ def trust(
 ) -> None:
     """Say on which state-actions of other data a fitted model can be trusted.
 
-    A state-action is trusted where its penalty is as low as on 95% of the model's own held-out data. Penalties are 0
-    on typical data and about 1 on pairs foreign to it.
+    A state-action is trusted if its penalty is no higher than on 95% of the model's held-out data.
+    Penalties are 0 on typical data and about 1 on out-of-distribution pairs.
 
     Args:
-        run: The folder of a fitted model (of `gelato model fit`, or `RUN/model` of `gelato train`).
+        run: The folder of `gelato model fit` or `gelato train`.
         data: The data to judge, by its reference (`file:log.npz`, `hopper-medium`, …).
-        penalty: What measures how far a state-action is from the model's data; `transport` unless told, and
-            `geodesic` where that would trust most pairs foreign to the data.
-        rows: Judge at most so many rows, spread evenly over the data.
-        seed: Of which seed's model.
+        rows: Judge at most this many rows, spread evenly over the data.
+        seed: The seed of the model.
         json: Print one JSON object and nothing else.
         out: Also write every judged row (episode, step, penalty, trusted) into this CSV file.
-        fitted_to: The data that the model was fitted to, where it is no longer where it was.
+        fitted_to: New location of the training data, if it moved.
     """
     import numpy as np
 
@@ -107,15 +134,17 @@ def trust(
     from gelato.data.reference import load
     from gelato.errors import InputError
     from gelato.progress import working
-    from gelato.results import write_csv
+    from gelato.runs.records import write_csv
     from gelato.uncertainty.trust import Trust, check_spaces
 
     if rows < 1:
-        raise InputError(f"rows is {rows}; judge at least one")
+        raise InputError(f"rows is {rows}. Judge at least one")
+    if penalty is not None:
+        find_penalty(penalty, "latent")
     check_file(out)
     if out is not None and out.suffix != ".csv":
-        raise InputError(f"{out}: rows are written as a table; name a file that ends in .csv")
-    fitted, dataset = fitted_model(run, fitted_to), load(data)
+        raise InputError(f"{out}: rows are written as CSV. Name a file that ends in .csv")
+    fitted, dataset = load_fitted(run, fitted_to), load(data)
     check_spaces(fitted, dataset)
     with working("measuring distances to the model's data"):
         judge = Trust(fitted, penalty=penalty, seed=seed)
@@ -126,29 +155,39 @@ def trust(
     penalties = np.array([row["penalty"] for row in judged], float)
     share = sum(bool(row["trusted"]) for row in judged) / len(judged)
     if json:
-        about = {"run": str(run), "data": data, "penalty": judge.penalty, "foreign_trusted": judge.foreign_trusted}
+        about = {
+            "run": str(run),
+            "data": data,
+            "penalty": judge.penalty,
+            "foreign_trusted": judge.foreign_trusted,
+        }
         print_json({**about, "trusted": share, "rows": judged})
     else:
         median, high, largest = np.quantile(penalties, (0.5, 0.95, 1.0))
         print_fields(
             f"{data}: the model can be trusted on {share:.0%} of {len(judged):,} rows",
             {
-                f"{judge.penalty} penalty": f"median {median:.2f}, 95% {high:.2f}, largest {largest:.2f}",
-                "trusted where at most": f"{judge.limit:.2f} (95% of held-out data)",
-                "pairs foreign to its data": f"{judge.foreign_trusted:.0%} would be trusted",
+                f"{judge.penalty} penalty": (
+                    f"median {median:.2f}, 95% {high:.2f}, largest {largest:.2f}"
+                ),
+                "trusted up to": f"{judge.limit:.2f} (95% of held-out data)",
+                "out-of-distribution pairs": f"{judge.foreign_trusted:.0%} would be trusted",
             },
         )
         _print_least_known(judged)
 
 
 def _print_least_known(judged: list[dict[str, Any]]) -> None:
-    """The episodes with the largest mean penalty, and the step where each is worst."""
+    """Print the episodes with the largest mean penalty, and the worst step of each."""
     import numpy as np
 
     by_episode: dict[int, list[dict[str, Any]]] = {}
     for row in judged:
         by_episode.setdefault(row["episode"], []).append(row)
-    mean = {episode: float(np.mean([row["penalty"] for row in own])) for episode, own in by_episode.items()}
+    mean = {
+        episode: float(np.mean([row["penalty"] for row in own]))
+        for episode, own in by_episode.items()
+    }
     rows = []
     for episode in sorted(mean, key=lambda episode: -mean[episode])[:_LEAST_KNOWN]:
         own = by_episode[episode]
@@ -159,20 +198,25 @@ def _print_least_known(judged: list[dict[str, Any]]) -> None:
     print_table(("least known episodes", "rows judged", "trusted", "mean penalty", "largest"), rows)
 
 
-def _constants(report: Any) -> dict[str, Any]:
-    scales = {name: {"level": float(scale.level), "unit": float(scale.unit)} for name, scale in report.scales.items()}
+def _list_scales(report: "Report") -> dict[str, Any]:
+    scales = {
+        name: {"level": float(scale.level), "unit": float(scale.unit)}
+        for name, scale in report.scales.items()
+    }
     return {"model_seed": report.model_seed, "truth": report.truth, "penalties": scales}
 
 
 def _print_records(records: list[dict[str, Any]]) -> None:
-    """Rank correlation and AUROC, a row for each penalty, a column for each shift; means over model seeds."""
+    """Print rank correlation and AUROC of each penalty and shift, averaged over model seeds."""
     import numpy as np
 
     shifts = list(dict.fromkeys(record["shift"] for record in records))
     seeds = len({record["model_seed"] for record in records})
 
     def cell(penalty: str, shift: str) -> str:
-        chosen = [record for record in records if (record["penalty"], record["shift"]) == (penalty, shift)]
+        chosen = [
+            record for record in records if (record["penalty"], record["shift"]) == (penalty, shift)
+        ]
         parts = []
         for score in ("spearman", "auroc"):
             values = [record[score] for record in chosen if record[score] is not None]
@@ -187,6 +231,10 @@ def _print_records(records: list[dict[str, Any]]) -> None:
         for penalty in dict.fromkeys(record["penalty"] for record in records)
     ]
     first = records[0]
-    title = f"{first['dataset']}, truth: {first['truth']}, {seeds} model seed{'s' if seeds > 1 else ''}"
+    title = (
+        f"{first['dataset']}, truth: {first['truth']}, {seeds} model seed{'s' if seeds > 1 else ''}"
+    )
     print_table((title, *shifts, "µs"), rows)
-    print_table(("rank correlation with the true error / AUROC of an error above the data's 95% level",), [])
+    print_table(
+        ("rank correlation with the true error / AUROC of an error above the data's 95% level",), []
+    )

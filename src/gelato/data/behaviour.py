@@ -1,6 +1,6 @@
-"""The policies that make the named datasets: uniform actions, and trained ones shipped as package data.
+"""Behaviour policies of the named datasets: uniform actions, and trained policies in the package.
 
-NumPy only: workers that do nothing but step a simulator need no accelerator library.
+The policies use NumPy only: worker processes that step a simulator do not need JAX.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ _LOG_STD_RANGE = (-5.0, 2.0)
 
 
 def load_policy(name: str, action_space: gymnasium.Space[Any]) -> Policy:
-    """The policy called `random`, or a trained one such as `hopper-medium`."""
+    """Return the policy `random`, or a trained policy such as `hopper-medium`."""
     if name == "random":
         return _uniform(action_space)
-    weights = shipped_weights(name)
+    weights = load_weights(name)
     draw = categorical if isinstance(action_space, gymnasium.spaces.Discrete) else tanh_gaussian
 
     def act(observation: np.ndarray, rng: np.random.Generator) -> Action:
@@ -30,8 +30,8 @@ def load_policy(name: str, action_space: gymnasium.Space[Any]) -> Policy:
     return act
 
 
-def shipped_weights(name: str) -> dict[str, np.ndarray]:
-    """The weights of a trained policy, as `tanh_gaussian` and `categorical` take them."""
+def load_weights(name: str) -> dict[str, np.ndarray]:
+    """Return the weights of a trained policy for `tanh_gaussian` or `categorical`."""
     with (files("gelato.data") / "policies" / f"{name}.npz").open("rb") as file:
         return {key: np.asarray(value, np.float32) for key, value in np.load(file).items()}
 
@@ -45,9 +45,11 @@ def _uniform(space: gymnasium.Space[Any]) -> Policy:
 
 
 def tanh_gaussian(
-    weights: dict[str, np.ndarray], observation: Float[np.ndarray, " state"], rng: np.random.Generator
+    weights: dict[str, np.ndarray],
+    observation: Float[np.ndarray, " state"],
+    rng: np.random.Generator,
 ) -> Float[np.ndarray, " action"]:
-    """`tanh(μ + σ ε)` with `(μ, log σ)` from two hidden ReLU layers."""
+    """Sample `tanh(μ + σ ε)`; two hidden ReLU layers compute `(μ, log σ)`."""
     out = _outputs(weights, observation)
     size = len(out) // 2
     mean, log_std = out[:size], out[size:].clip(*_LOG_STD_RANGE)
@@ -55,15 +57,19 @@ def tanh_gaussian(
 
 
 def categorical(
-    weights: dict[str, np.ndarray], observation: Float[np.ndarray, " state"], rng: np.random.Generator
+    weights: dict[str, np.ndarray],
+    observation: Float[np.ndarray, " state"],
+    rng: np.random.Generator,
 ) -> np.int64:
-    """A discrete action, its log-probabilities (up to a constant) from two hidden ReLU layers."""
-    # The largest of the logits, each with Gumbel noise, is a draw from their softmax.
+    """Sample a discrete action; two hidden ReLU layers compute its logits."""
+    # The argmax of logits with Gumbel noise is a sample from their softmax.
     logits = _outputs(weights, observation)
     return np.int64(np.argmax(logits + rng.gumbel(size=len(logits))))
 
 
-def _outputs(weights: dict[str, np.ndarray], observation: Float[np.ndarray, " state"]) -> Float[np.ndarray, " out"]:
+def _outputs(
+    weights: dict[str, np.ndarray], observation: Float[np.ndarray, " state"]
+) -> Float[np.ndarray, " out"]:
     hidden = observation.astype(np.float32)
     for layer in ("0", "1"):
         hidden = hidden @ weights[f"w{layer}"]

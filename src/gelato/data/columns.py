@@ -1,32 +1,36 @@
-"""Raw columns, as files hold them, checked and assembled into `Transitions`.
+"""Check raw columns, as files contain them, and assemble them into `Transitions`.
 
-Every loader ends here, so that a check is written once. A failed check names the source, the field and the row.
+Every loader ends here, so that each check is written once. Errors name the source, the field and
+the row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int, Num
 
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
-from gelato.data.transitions import Transitions
+from gelato.data.transitions import Dataset, Transitions
 from gelato.errors import InputError
 from gelato.progress import note
 
-# As recorded: nothing about lengths, shapes or types holds before `assemble` has checked it.
+# A column as recorded: `assemble` checks its length, shape and type.
 Column = np.ndarray
+Recorded = Sequence[Any] | np.ndarray
 
-# Actions are stored in float32, often after arithmetic in float64: a bound may be passed by rounding alone.
+# Rounding to float32 may move an action slightly beyond its bound.
 _ACTION_TOLERANCE = 1e-4
-# A successor is the next row's state if it differs by less than this share of each column's spread.
+# Two states are the same if they differ by less than this fraction of each column's deviation.
 _SAME_STATE = 1e-3
-# More integers than this are hardly a choice among actions.
+# Integers above this limit are probably not numbers of discrete actions.
 _MOST_INFERRED_ACTIONS = 1_000
 
 
 @dataclass
 class Columns:
-    """Columns as recorded: `next_observations` and `timeouts` may be absent, and `source` is what errors name."""
+    """Columns as recorded. Errors name the data by `source`."""
 
     source: str
     observations: Column
@@ -40,27 +44,29 @@ class Columns:
 
 
 def assemble(columns: Columns) -> Transitions:
-    """Check columns and turn them into transitions, with episodes apart and every successor where it belongs."""
+    """Check columns and assemble them into transitions; find episode ends and successors."""
     _check_lengths(columns)
     states = _floats(columns.observations, columns.source, "observations")
     observation_shape = states.shape[1:]
     rewards = _floats(columns.rewards, columns.source, "rewards").reshape(len(states), -1)
     if rewards.shape[1] != 1:
-        raise InputError(f"{columns.source}: rewards has {rewards.shape[1]} values a row; it must have one")
+        raise InputError(
+            f"{columns.source}: rewards has {rewards.shape[1]} values per row; it must have one"
+        )
     terminated = _flags(columns.terminals, columns.source, "terminals", len(states))
     next_states = None
     if columns.next_observations is not None:
         next_states = _floats(columns.next_observations, columns.source, "next_observations")
         if next_states.shape != states.shape:
             raise InputError(
-                f"{columns.source}: next_observations has shape {next_states.shape}, observations {states.shape}; "
-                "they must agree"
+                f"{columns.source}: next_observations has shape {next_states.shape}, observations "
+                f"{states.shape}; the shapes must be equal"
             )
     truncated = _truncations(columns, states, next_states, terminated)
     has_successor = np.ones(len(states), bool)
     if next_states is None:
         has_successor = ~(terminated | truncated)
-        next_states = _shifted(states, has_successor)
+        next_states = _shift_states(states, has_successor)
     actions, space = _actions(columns)
     return Transitions(
         states=states.reshape(len(states), -1),
@@ -75,20 +81,56 @@ def assemble(columns: Columns) -> Transitions:
     )
 
 
+def make_dataset(
+    observations: Recorded,
+    actions: Recorded,
+    rewards: Recorded,
+    *,
+    next_observations: Recorded | None = None,
+    terminals: Recorded | None = None,
+    timeouts: Recorded | None = None,
+    action_space: ActionSpace | None = None,
+    environment: str | None = None,
+    reference: str = "arrays",
+) -> Dataset:
+    """Check arrays with one row per step and make a dataset from them.
+
+    `terminals` marks steps that end the task, `timeouts` steps after which the recording stops.
+    Without `next_observations`, the successor of a step is the next row. Without an `action_space`,
+    integers are discrete actions; other actions have the range [−1, 1], or the range of the data if
+    it is larger. `environment` is the Gymnasium id to evaluate policies in. Errors name the data by
+    `reference`.
+    """
+    columns = Columns(
+        reference,
+        np.asarray(observations),
+        np.asarray(actions),
+        np.asarray(rewards),
+        None if next_observations is None else np.asarray(next_observations),
+        None if terminals is None else np.asarray(terminals),
+        None if timeouts is None else np.asarray(timeouts),
+        action_space,
+    )
+    return Dataset(reference, environment, assemble(columns))
+
+
 def _check_lengths(columns: Columns) -> None:
     if columns.observations.ndim == 0:
-        raise InputError(f"{columns.source}: observations is a single value; it must have one row a step")
+        raise InputError(
+            f"{columns.source}: observations is a single value; it must have one row per step"
+        )
     length = len(columns.observations)
     if columns.observations.size == 0 and length > 0:
         raise InputError(f"{columns.source}: observations has no columns")
     if length == 0:
-        raise InputError(f"{columns.source}: observations is empty; the dataset holds no transitions")
+        raise InputError(f"{columns.source}: observations is empty; the dataset has no transitions")
     for field in ("actions", "rewards", "next_observations", "terminals", "timeouts"):
         column = getattr(columns, field)
         if column is not None and (column.ndim == 0 or len(column) != length):
             rows = "no rows" if column.ndim == 0 else f"{len(column)} rows"
             raise InputError(
-                f"{columns.source}: {field} has {rows}, observations {length}; every field must have one row a step"
+                f"{columns.source}: {field} has {rows}, observations {length}; every field must "
+                "have one row per step"
             )
 
 
@@ -97,14 +139,17 @@ def _floats(column: Column, source: str, field: str) -> Num[np.ndarray, "n *valu
         raise InputError(f"{source}: {field} holds {column.dtype}, not real numbers")
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray(column, dtype=np.float32)
-        # A sum is finite only if every value is: one fast pass in the usual case, no mask of the array's size.
+        # If the sum is finite, all values are. This is faster than testing each value, and needs
+        # no mask of the array's size.
         finite = np.isfinite(values.sum(dtype=np.float64))
     if not finite:
         row = int(np.argmin(np.isfinite(values).reshape(len(values), -1).all(axis=1)))
         value = values[row].ravel()
         bad = value[~np.isfinite(value)][0]
         why = " (or a value too large for float32)" if np.isinf(bad) else ""
-        raise InputError(f"{source}: {field} holds {bad}{why} in row {row}; remove or repair that row")
+        raise InputError(
+            f"{source}: {field} holds {bad}{why} in row {row}; remove or repair that row"
+        )
     return values
 
 
@@ -113,11 +158,13 @@ def _flags(column: Column | None, source: str, field: str, length: int) -> Bool[
         return np.zeros(length, bool)
     flags = column.reshape(length, -1)
     if flags.shape[1] != 1:
-        raise InputError(f"{source}: {field} has {flags.shape[1]} values a row; it must have one")
+        raise InputError(f"{source}: {field} has {flags.shape[1]} values per row; it must have one")
     odd = (flags[:, 0] != 0) & (flags[:, 0] != 1)
     if odd.any():
         row = int(np.argmax(odd))
-        raise InputError(f"{source}: {field} holds {flags[row, 0]} in row {row}; flags must be 0 or 1")
+        raise InputError(
+            f"{source}: {field} holds {flags[row, 0]} in row {row}; flags must be 0 or 1"
+        )
     return flags[:, 0].astype(bool)
 
 
@@ -127,29 +174,36 @@ def _truncations(
     next_states: Num[np.ndarray, "n *value"] | None,
     terminated: Bool[np.ndarray, " n"],
 ) -> Bool[np.ndarray, " n"]:
-    """Which rows end an episode without terminating it."""
+    """Return which rows end an episode without terminating it."""
     truncated = _flags(columns.timeouts, columns.source, "timeouts", len(states))
     if next_states is not None:
-        # Whatever the flags say, an episode ends where a row's successor is not the next row's state.
+        # An episode also ends where a row's successor differs from the next row's state.
         unmarked = _jumps(states, next_states) & ~terminated[:-1] & ~truncated[:-1]
         truncated[:-1] |= unmarked
         if unmarked.any() and columns.timeouts is not None:
             row = int(np.argmax(unmarked))
-            note(f"{columns.source}: {unmarked.sum():,} jumps in the states, the first after row {row}, taken for ends")
+            note(
+                f"{columns.source}: {unmarked.sum():,} jumps in the states, the first after row "
+                f"{row}; each one is treated as the end of an episode"
+            )
     elif columns.episode_limit is not None and not truncated.any():
         truncated |= _limit_reached(terminated, columns.episode_limit)
     elif columns.terminals is None and columns.timeouts is None:
         note(
-            f"{columns.source}: nothing marks where an episode ends, so its {len(states):,} steps are taken for one; "
-            "mark the last step of each by `terminals` or `timeouts`"
+            f"{columns.source}: no field marks the ends of episodes, so all {len(states):,} steps "
+            "are one episode; mark the last step of each episode in `terminals` or `timeouts`"
         )
     truncated[-1] |= not terminated[-1]
     return truncated
 
 
-def _jumps(states: Num[np.ndarray, "n *value"], next_states: Num[np.ndarray, "n *value"]) -> Bool[np.ndarray, " m"]:
-    """After which rows the states go on from somewhere else than the successor recorded."""
-    different = np.flatnonzero((next_states[:-1] != states[1:]).any(axis=tuple(range(1, states.ndim))))
+def _jumps(
+    states: Num[np.ndarray, "n *value"], next_states: Num[np.ndarray, "n *value"]
+) -> Bool[np.ndarray, " m"]:
+    """Return after which rows the next state differs from the recorded successor."""
+    different = np.flatnonzero(
+        (next_states[:-1] != states[1:]).any(axis=tuple(range(1, states.ndim)))
+    )
     jumps = np.zeros(len(states) - 1, bool)
     if len(different):
         spread = states.std(axis=0, dtype=np.float64)
@@ -159,15 +213,17 @@ def _jumps(states: Num[np.ndarray, "n *value"], next_states: Num[np.ndarray, "n 
 
 
 def _limit_reached(terminated: Bool[np.ndarray, " n"], limit: int) -> Bool[np.ndarray, " n"]:
-    """Which steps are the `limit`-th of their episode, when only terminations and that time limit end one."""
+    """Return which steps reach the time limit, if only terminations and the limit end episodes."""
     steps = np.arange(len(terminated))
     starts = np.concatenate([[0], np.flatnonzero(terminated) + 1])
     since_start = steps - starts[np.searchsorted(starts, steps, side="right") - 1]
     return (since_start + 1) % limit == 0
 
 
-def _shifted(states: Num[np.ndarray, "n *value"], has_successor: Bool[np.ndarray, " n"]) -> Num[np.ndarray, "n *value"]:
-    """Each row's successor taken from the row below; a row without one holds its own state, which is finite."""
+def _shift_states(
+    states: Num[np.ndarray, "n *value"], has_successor: Bool[np.ndarray, " n"]
+) -> Num[np.ndarray, "n *value"]:
+    """Return the next row's state for each row; a row without successor keeps its own state."""
     successors = states.copy()
     successors[:-1][has_successor[:-1]] = states[1:][has_successor[:-1]]
     return successors
@@ -179,11 +235,13 @@ def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpac
     if values.shape[1] == 0:
         raise InputError(f"{source}: actions has no columns")
     if space is None:
-        space = _inferred_space(raw, values, source)
+        space = _infer_space(raw, values, source)
     if isinstance(space, Discrete):
         return _discrete_actions(values, space, source), space
     if values.shape[1] != space.size:
-        raise InputError(f"{source}: actions has {values.shape[1]} values a row, the action space {space.size}")
+        raise InputError(
+            f"{source}: actions has {values.shape[1]} values per row, the action space {space.size}"
+        )
     low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
     tolerance = _ACTION_TOLERANCE * np.minimum(1, (high - low) / 2)
     outside = (values < low - tolerance) | (values > high + tolerance)
@@ -191,37 +249,49 @@ def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpac
         row, column = map(int, np.argwhere(outside)[0])
         raise InputError(
             f"{source}: actions holds {values[row, column]:.6g} in row {row}, column {column}, "
-            f"outside the space [{low[column]:.6g}, {high[column]:.6g}]; mend the row, or say the range of a file's "
-            "actions: file:PATH,low=A,high=B"
+            f"outside the space [{low[column]:.6g}, {high[column]:.6g}]; correct the row, or set "
+            "the range of a file's actions: file:PATH,low=A,high=B"
         )
     return np.clip(values, low, high), space
 
 
-def _inferred_space(raw: Column, values: Num[np.ndarray, "n action"], source: str) -> ActionSpace:
-    """For files that do not say: integers are discrete, numbers in [−1, 1] fill that box, others their own range."""
+def _infer_space(raw: Column, values: Num[np.ndarray, "n action"], source: str) -> ActionSpace:
+    """Infer the action space from the data.
+
+    Integers are discrete actions. Others have the range [−1, 1], or a larger range of the data.
+    """
     if raw.dtype.kind in "iub" and values.shape[1] == 1:
         largest = int(raw.max())
         if largest >= _MOST_INFERRED_ACTIONS:
-            raise InputError(f"{source}: actions are integers up to {largest}; if they are discrete, say ,discrete=N")
+            raise InputError(
+                f"{source}: actions are integers up to {largest}; if they are discrete, add "
+                ",discrete=N"
+            )
         return Discrete(max(largest + 1, 2))
     low, high = values.min(axis=0), values.max(axis=0)
     if (low >= -1 - _ACTION_TOLERANCE).all() and (high <= 1 + _ACTION_TOLERANCE).all():
         return Continuous((-1.0,) * values.shape[1], (1.0,) * values.shape[1])
-    # An action that never varies still needs a range with room in it, which beside a large one 1 is not.
+    # A constant action needs a range of positive width; next to a large value, 1 is too narrow.
     room = np.where(low == high, np.maximum(1, 1e-3 * np.abs(low)), 0)
     low, high = low - room, high + room
     return Continuous(tuple(map(float, low)), tuple(map(float, high)))
 
 
-def _discrete_actions(values: Num[np.ndarray, "n action"], space: Discrete, source: str) -> Int[np.ndarray, " n"]:
+def _discrete_actions(
+    values: Num[np.ndarray, "n action"], space: Discrete, source: str
+) -> Int[np.ndarray, " n"]:
     if values.shape[1] != 1:
-        raise InputError(f"{source}: actions has {values.shape[1]} values a row; a discrete action is one integer")
+        raise InputError(
+            f"{source}: actions has {values.shape[1]} values per row; a discrete action is one "
+            "integer"
+        )
     actions = values[:, 0]
     outside = (actions != np.round(actions)) | (actions < 0) | (actions >= space.n)
     if outside.any():
         row = int(np.argmax(outside))
         raise InputError(
-            f"{source}: actions holds {actions[row]:g} in row {row}, outside the space 0…{space.n - 1}; mend the row, "
-            "or say what a file's actions are: file:PATH,discrete=N or, if continuous, file:PATH,low=A,high=B"
+            f"{source}: actions holds {actions[row]:g} in row {row}, outside the space "
+            f"0…{space.n - 1}; correct the row, or describe a file's actions: "
+            "file:PATH,discrete=N or, if continuous, file:PATH,low=A,high=B"
         )
     return actions.astype(np.int32)

@@ -1,4 +1,4 @@
-"""Files of transitions: D4RL's HDF5 layouts (v0, v1, v2) and plain `.npz` / `.hdf5` / `.h5`."""
+"""Read files of transitions: D4RL's HDF5 layouts (v0, v1, v2) and plain .npz, .hdf5 and .h5."""
 
 import math
 import zipfile
@@ -12,37 +12,42 @@ import numpy as np
 from gelato.data.columns import Columns, assemble
 from gelato.data.spaces import ActionSpace, Continuous
 from gelato.data.transitions import Transitions
-from gelato.envs.scores import task_of
 from gelato.errors import InputError
 from gelato.progress import note
+from gelato.tasks.task import find_task
 
-# The names each field goes by, the commonest first.
+# The usual names of each field, most common first.
 FIELD_NAMES = {
     "observations": ("observations", "observation", "obs", "states", "state"),
     "actions": ("actions", "action", "acts"),
     "rewards": ("rewards", "reward", "rews"),
-    "next_observations": ("next_observations", "next_observation", "next_obs", "next_states", "next_state"),
+    "next_observations": (
+        "next_observations",
+        "next_observation",
+        "next_obs",
+        "next_states",
+        "next_state",
+    ),
     "terminals": ("terminals", "terminations", "terminated", "terminal", "dones"),
     "timeouts": ("timeouts", "truncations", "truncated", "episode_terminals"),
 }
+FILE_TYPES = (".npz", ".hdf5", ".h5")
 _REQUIRED = ("observations", "actions", "rewards")
-# Single precision is too little for a column that it resolves into fewer steps than this.
+# Warn if single precision divides the range of a column into fewer steps than this.
 _FEWEST_STEPS = 1_000
-# Of a file's fields that an error names.
+# Largest number of a file's fields that an error lists.
 _MOST_NAMED = 20
-
-# D4RL's locomotion environments all stop after this many steps; v0 files do not mark it.
-_D4RL_EPISODE_LIMIT = 1000
 
 Read = Callable[[str], np.ndarray]
 
 
 def load_d4rl(path: Path) -> Transitions:
-    """Read a D4RL HDF5 file of any layout; actions of these tasks live in `[−1, 1]`."""
+    """Read a D4RL HDF5 file of any layout; actions of these tasks lie in `[−1, 1]`."""
     with _open(path) as (names, read):
         columns = _columns(path, names, read, {})
-    if task_of(path.name) is not None:
-        columns.episode_limit = _D4RL_EPISODE_LIMIT
+    task = find_task(path.name)
+    if task is not None:
+        columns.episode_limit = task.steps
     columns.action_space = _of_every_dimension(Continuous((-1.0,), (1.0,)), columns)
     return assemble(columns)
 
@@ -50,7 +55,7 @@ def load_d4rl(path: Path) -> Transitions:
 def load_file(
     path: Path, names: Mapping[str, str] | None = None, action_space: ActionSpace | None = None
 ) -> Transitions:
-    """Read a plain file; `names` maps our field names to the file's where they are not the usual ones."""
+    """Read a plain file; `names` maps our field names to unusual names in the file."""
     with _open(path) as (available, read):
         columns = _columns(path, available, read, names or {})
     columns.action_space = _of_every_dimension(action_space, columns)
@@ -58,7 +63,7 @@ def load_file(
 
 
 def _of_every_dimension(space: ActionSpace | None, columns: Columns) -> ActionSpace | None:
-    """A range of one number is that of all; whatever else is wrong with the actions is found later."""
+    """Use a range with one number for all action dimensions; `assemble` checks the rest."""
     if not isinstance(space, Continuous) or space.size > 1:
         return space
     size = math.prod(columns.actions.shape[1:])
@@ -72,20 +77,26 @@ def _columns(path: Path, available: set[str], read: Read, names: Mapping[str, st
         found = next((name for name in candidates if name in available), None)
         if found is None and (field in _REQUIRED or field in names):
             shown = sorted(available)[:_MOST_NAMED]
-            present = ", ".join([*shown, "…"] if len(available) > len(shown) else shown) or "no fields"
+            present = (
+                ", ".join([*shown, "…"] if len(available) > len(shown) else shown) or "no fields"
+            )
             raise InputError(
                 f"{path}: no field {' or '.join(candidates)}; the file has {present}. "
                 f"Name the field with ,{field}=NAME after the path"
             )
         chosen[field] = found
     observations, actions, rewards = (read(str(chosen[field])) for field in _REQUIRED)
-    optional = {field: read(name) for field, name in chosen.items() if name is not None and field not in _REQUIRED}
+    optional = {
+        field: read(name)
+        for field, name in chosen.items()
+        if name is not None and field not in _REQUIRED
+    }
     return Columns(str(path), observations, actions, rewards, **optional)  # type: ignore[arg-type]
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[tuple[set[str], Read]]:
-    """The names of a file's arrays, and a function that reads one."""
+    """Yield the names of a file's arrays and a function that reads one."""
     if not path.exists():
         raise InputError(f"{path}: no such file")
     if path.is_dir():
@@ -98,7 +109,9 @@ def _open(path: Path) -> Iterator[tuple[set[str], Read]]:
         with _open_hdf5(path) as opened:
             yield opened
     else:
-        raise InputError(f"{path}: unknown file type {path.suffix or '(none)'}; use .npz, .hdf5 or .h5")
+        raise InputError(
+            f"{path}: unknown file type {path.suffix or '(none)'}; use .npz, .hdf5 or .h5"
+        )
 
 
 @contextmanager
@@ -108,11 +121,13 @@ def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read it") from error
     except ValueError as error:
-        raise InputError(f"{path}: not a readable .npz file, but something else of that name") from error
+        raise InputError(f"{path}: not a readable .npz file; it has another format") from error
     except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a readable .npz file, perhaps cut short ({error})") from error
+        raise InputError(
+            f"{path}: not a readable .npz file, perhaps cut short ({error})"
+        ) from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InputError(f"{path}: a single array, not an .npz archive of named ones")
+        raise InputError(f"{path}: a single array, not an .npz archive of named arrays")
 
     def read(name: str) -> np.ndarray:
         try:
@@ -120,7 +135,9 @@ def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
         except ValueError as error:
             if "allow_pickle" not in str(error):
                 raise InputError(f"{path}: field {name} cannot be read ({error})") from error
-            raise InputError(f"{path}: field {name} holds Python objects; write it as one array of numbers") from error
+            raise InputError(
+                f"{path}: field {name} holds Python objects; write it as one array of numbers"
+            ) from error
         except (OSError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(f"{path}: field {name} cannot be read ({error})") from error
 
@@ -135,22 +152,28 @@ def _open_hdf5(path: Path) -> Iterator[tuple[set[str], Read]]:
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read it") from error
     except OSError as error:
-        raise InputError(f"{path}: not a readable HDF5 file, perhaps cut short ({error})") from error
+        raise InputError(
+            f"{path}: not a readable HDF5 file, perhaps cut short ({error})"
+        ) from error
 
     def read(name: str) -> np.ndarray:
         try:
             return _compact(np.asarray(file[name][()]), f"{path}: {name}")
         except (OSError, TypeError) as error:
-            raise InputError(f"{path}: field {name} cannot be read, the file is damaged ({error})") from error
+            raise InputError(
+                f"{path}: field {name} cannot be read, the file is damaged ({error})"
+            ) from error
 
     names: set[str] = set()
     with file:
-        file.visititems(lambda name, item: names.add(name) if isinstance(item, h5py.Dataset) else None)
+        file.visititems(
+            lambda name, item: names.add(name) if isinstance(item, h5py.Dataset) else None
+        )
         yield names, read
 
 
 def _compact(array: np.ndarray, what: str) -> np.ndarray:
-    """Doubles as floats, at once: two copies of every column would not fit where one does."""
+    """Convert doubles to single precision early, so that large columns fit into memory."""
     if array.dtype != np.float64:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
@@ -160,10 +183,10 @@ def _compact(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def _say_if_coarse(low: np.ndarray, high: np.ndarray, what: str) -> None:
-    """A column far from zero (a date in seconds) may vary by less than single precision resolves there."""
+    """Warn about a column that single precision cannot resolve, such as a date in seconds."""
     width, step = high - low, np.spacing(np.maximum(-low, high).astype(np.float32))
     for column in np.flatnonzero((width > 0) & (width < _FEWEST_STEPS * step))[:1]:
         note(
-            f"{what}: column {column} varies by {width[column]:.3g}, but so far from zero that single precision holds "
-            f"it in steps of {step[column]:.2g}; subtract its first value"
+            f"{what}: column {column} varies by {width[column]:.3g}, but single precision stores "
+            f"its values in steps of {step[column]:.2g}; subtract the first value"
         )

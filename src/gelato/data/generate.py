@@ -1,8 +1,8 @@
-"""Make episodes in the real simulator, on all cores, the same whatever the number of workers.
+"""Generate episodes in the real simulator on all cores.
 
-Every episode draws from a generator seeded by `(seed, policy, episode)` alone, so it does not matter which worker
-runs it or when; episodes are handed out in order, and the last of each policy is cut to the requested total, unless
-whole episodes are asked for.
+Each episode has a random generator seeded with `(seed, policy, episode)`, so the data does not
+depend on the number of workers. Episodes are yielded in order. If the recipe counts transitions,
+the last episode of each policy is cut to reach the requested number exactly.
 """
 
 import os
@@ -20,12 +20,12 @@ import numpy as np
 
 from gelato.data.behaviour import Action, Policy, load_policy
 from gelato.data.recipes import Recipe
-from gelato.envs import make_environment
-from gelato.envs.four_rooms import cell_at, in_region
-from gelato.envs.pool import worker_pool
 from gelato.errors import InputError
+from gelato.tasks.environments import make_environment
+from gelato.tasks.four_rooms import cell_at, in_region
+from gelato.tasks.workers import worker_pool
 
-# Steps a task of a worker should take: long against the cost of handing it out, short against the whole.
+# Steps per task of a worker: enough to hide the cost of submitting it, few enough to share evenly.
 _STEPS_PER_TASK = 2_000
 
 
@@ -43,19 +43,25 @@ class Episode:
         return len(self.rewards)
 
     def cut(self, steps: int) -> "Episode":
-        """The first `steps` steps, truncated there."""
+        """Return the first `steps` steps as a truncated episode."""
         return Episode(
-            self.observations[: steps + 1], self.actions[:steps], self.rewards[:steps], terminated=False, seed=self.seed
+            self.observations[: steps + 1],
+            self.actions[:steps],
+            self.rewards[:steps],
+            terminated=False,
+            seed=self.seed,
         )
 
 
 def amount(recipe: Recipe, episode: Episode) -> int:
-    """What an episode adds to a dataset, in its recipe's unit."""
+    """Return how much an episode adds to a dataset, in the unit of the recipe."""
     return len(episode) if recipe.unit == "transitions" else 1
 
 
-def generate(recipe: Recipe, size: int, *, seed: int, workers: int | None = None) -> Iterator[Episode]:
-    """Yield exactly so many transitions or episodes, an equal share from each of the recipe's policies."""
+def generate(
+    recipe: Recipe, size: int, *, seed: int, workers: int | None = None
+) -> Iterator[Episode]:
+    """Yield exactly `size` transitions or episodes, an equal share from each policy."""
     workers = workers or os.cpu_count() or 1
     parts = len(recipe.policies)
     try:
@@ -64,31 +70,39 @@ def generate(recipe: Recipe, size: int, *, seed: int, workers: int | None = None
                 share = size * (index + 1) // parts - size * index // parts
                 yield from _share(recipe, index, share, seed, workers, executor)
     except BrokenProcessPool as error:
-        raise InputError("a worker process died, perhaps out of memory; try fewer workers") from error
+        raise InputError(
+            "a worker process died, perhaps out of memory; try fewer workers"
+        ) from error
 
 
 def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -> list[Episode]:
-    """Run the episodes of those numbers, one after the other."""
-    environment, policy, time_limit = _prepared(recipe.environment, recipe.policies[policy_index])
+    """Run the episodes with these numbers, and drop those that enter the recipe's hole."""
+    environment, policy, time_limit = _prepare(recipe.environment, recipe.policies[policy_index])
     steps = min(recipe.episode_steps or time_limit, time_limit)
     episodes = []
     for number in numbers:
         sequence = np.random.SeedSequence([seed, policy_index, number])
-        # Minari keeps the seed in a signed field.
+        # Minari stores the seed as a signed integer.
         reset_seed = int(sequence.generate_state(1)[0] >> 1)
         rng = np.random.default_rng(sequence)
         episode = _run_episode(environment, policy, steps, reset_seed, rng)
-        if recipe.hole is None or not any(in_region(cell_at(seen), recipe.hole) for seen in episode.observations):
+        if recipe.hole is None or not any(
+            in_region(cell_at(seen), recipe.hole) for seen in episode.observations
+        ):
             episodes.append(episode)
     return episodes
 
 
 @cache
-def _prepared(environment_id: str, policy_name: str) -> tuple[gymnasium.Env[Any, Any], Policy, int]:
-    """The simulator without its wrappers, whose work at every step is done here once: the policy and the time limit."""
+def _prepare(environment_id: str, policy_name: str) -> tuple[gymnasium.Env[Any, Any], Policy, int]:
+    """Return the simulator without its slow wrappers, the policy and the time limit."""
     environment = make_environment(environment_id)
     time_limit = environment.spec.max_episode_steps if environment.spec else None
-    return environment.unwrapped, load_policy(policy_name, environment.action_space), time_limit or sys.maxsize
+    return (
+        environment.unwrapped,
+        load_policy(policy_name, environment.action_space),
+        time_limit or sys.maxsize,
+    )
 
 
 def _run_episode(
@@ -109,18 +123,20 @@ def _run_episode(
         observations.append(observation)
         actions.append(action)
         rewards.append(float(reward))
-    return Episode(np.array(observations), np.array(actions), np.array(rewards), bool(terminated), reset_seed)
+    return Episode(
+        np.array(observations), np.array(actions), np.array(rewards), bool(terminated), reset_seed
+    )
 
 
 def _share(
     recipe: Recipe, policy_index: int, size: int, seed: int, workers: int, executor: Executor | None
 ) -> Iterator[Episode]:
-    """Episodes of one policy, in order, until its share is full."""
+    """Yield episodes of one policy, in order, until its share is full."""
     waiting: deque[tuple[int, Future[list[Episode]]]] = deque()
     next_number = episodes = there = 0
     per_task = min(_STEPS_PER_TASK, size / (4 * workers))
     while there < size:
-        # Until a first length is known, an episode is taken to fill a task.
+        # Before the first episode is finished, assume that one episode fills a task.
         mean = there / episodes if episodes else per_task
         while len(waiting) < (2 * workers if executor else 1):
             on_the_way = mean * sum(count for count, _ in waiting)
@@ -128,11 +144,15 @@ def _share(
                 break
             missing = size - there - on_the_way
             count = max(1, round(min(per_task, missing / workers) / mean))
-            waiting.append((count, _submit(executor, recipe, policy_index, seed, next_number, count)))
+            waiting.append(
+                (count, _submit(executor, recipe, policy_index, seed, next_number, count))
+            )
             next_number += count
         for episode in waiting.popleft()[1].result():
             if there < size:
-                kept = episode.cut(size - there) if amount(recipe, episode) > size - there else episode
+                kept = (
+                    episode.cut(size - there) if amount(recipe, episode) > size - there else episode
+                )
                 episodes, there = episodes + 1, there + amount(recipe, kept)
                 yield kept
 

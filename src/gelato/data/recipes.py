@@ -1,21 +1,20 @@
-"""The datasets that have a name, and how each is made."""
+"""The named datasets, and how each one is made."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
-from gelato.envs import FOUR_ROOMS, FOUR_ROOMS_GOAL
-from gelato.envs.driving import TASKS
-from gelato.envs.four_rooms import Region
 from gelato.errors import InputError
+from gelato.tasks.driving import DRIVING_TASKS
+from gelato.tasks.four_rooms import FOUR_ROOMS, FOUR_ROOMS_GOAL, Region
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """So many transitions or whole episodes in `environment`, an equal share from each policy.
+    """How a named dataset is made: each policy contributes an equal part in the real environment.
 
-    `episode_steps` cuts every episode after so many steps: with 1, each sample starts from a fresh state. No episode
-    that enters the `hole` (of Four Rooms) is kept.
+    `size` counts transitions or whole episodes (`unit`). `episode_steps` is a time limit: with 1,
+    each sample starts from a fresh state. Episodes that enter the `hole` of Four Rooms are dropped.
     """
 
     name: str
@@ -31,7 +30,9 @@ class Recipe:
 def _locomotion(task: str, environment: str) -> tuple[Recipe, ...]:
     return (
         Recipe(f"{task}-random", environment, ("random",), 1_000_000, "uniform actions"),
-        Recipe(f"{task}-medium", environment, (f"{task}-medium",), 1_000_000, "partly trained policy"),
+        Recipe(
+            f"{task}-medium", environment, (f"{task}-medium",), 1_000_000, "partly trained policy"
+        ),
         Recipe(
             f"{task}-medium-expert",
             environment,
@@ -44,21 +45,30 @@ def _locomotion(task: str, environment: str) -> tuple[Recipe, ...]:
 
 def _driving() -> tuple[Recipe, ...]:
     return tuple(
-        Recipe(task.name, task.environment, (task.name,), 5, "partly trained driver", unit="episodes")
-        for task in TASKS.values()
+        Recipe(
+            task.name, task.environment, (task.name,), 5, "partly trained driver", unit="episodes"
+        )
+        for task in DRIVING_TASKS
     )
 
 
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("four-rooms", FOUR_ROOMS, ("random",), 10_000, "random moves, random positions", episode_steps=1),
         Recipe(
-            "four-rooms-hole",
-            FOUR_ROOMS_GOAL,
+            "four-rooms",
+            FOUR_ROOMS.environment,
             ("random",),
             10_000,
-            "random moves towards nothing, a stretch before the goal never seen",
+            "random moves, random positions",
+            episode_steps=1,
+        ),
+        Recipe(
+            "four-rooms-hole",
+            FOUR_ROOMS_GOAL.environment,
+            ("random",),
+            10_000,
+            "random moves that never enter a region before the goal",
             episode_steps=1,
             hole=(4, 4, 6, 6),
         ),
@@ -70,12 +80,13 @@ RECIPES = {
 }
 
 
-def recipe_named(name: str) -> Recipe:
-    """The recipe of that name, or an error that suggests the nearest."""
+def find_recipe(name: str) -> Recipe:
+    """Return the recipe with this name, or raise an error that suggests a similar name."""
     if name in RECIPES:
         return RECIPES[name]
     near = get_close_matches(name, RECIPES, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`gelato data list` shows the names"
     raise InputError(
-        f"no dataset is called {name!r}; {hint} (a file is d4rl:PATH or file:PATH, a Minari dataset minari:ID)"
+        f"no dataset is called {name!r}; {hint} (write file:PATH or d4rl:PATH for a file, "
+        "minari:ID for a Minari dataset)"
     )

@@ -1,6 +1,6 @@
-"""What actions look like, as hashable values: a pytree can carry them as static fields.
+"""Action spaces as hashable values, so that a pytree can hold them as static fields.
 
-Discrete actions stay integers in the data and become one-hot vectors only at the model's door (`encode`).
+Discrete actions are integers in the data. `encode` converts them to one-hot vectors for the model.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,13 @@ class Continuous:
 
     @property
     def size(self) -> int:
-        """How many numbers the model sees for an action."""
+        """Number of values that the model receives for an action."""
         return len(self.low)
 
-    def encode(self, actions: Float[Array | np.ndarray, "*batch action"]) -> Float[Array, "*batch action"]:
-        """Actions as the model sees them: unchanged."""
+    def encode(
+        self, actions: Float[Array | np.ndarray, "*batch action"]
+    ) -> Float[Array, "*batch action"]:
+        """Return actions as the model receives them: unchanged."""
         return jnp.asarray(actions)
 
 
@@ -40,11 +42,11 @@ class Discrete:
 
     @property
     def size(self) -> int:
-        """How many numbers the model sees for an action."""
+        """Number of values that the model receives for an action."""
         return self.n
 
     def encode(self, actions: Num[Array | np.ndarray, "*batch"]) -> Float[Array, "*batch action"]:
-        """Actions as the model sees them: one-hot."""
+        """Return actions as the model receives them: one-hot."""
         return jax.nn.one_hot(actions, self.n)
 
 
@@ -52,16 +54,23 @@ ActionSpace = Continuous | Discrete
 
 
 def from_gymnasium(space: gymnasium.Space[Any], where: str) -> ActionSpace:
-    """Our value for a Gymnasium action space."""
+    """Convert a Gymnasium space to an action space. Errors begin with `where`."""
     if isinstance(space, gymnasium.spaces.Box):
-        return Continuous(tuple(map(float, space.low.ravel())), tuple(map(float, space.high.ravel())))
+        return Continuous(
+            tuple(map(float, space.low.ravel())), tuple(map(float, space.high.ravel()))
+        )
     if isinstance(space, gymnasium.spaces.Discrete):
         return Discrete(int(space.n))
-    raise InputError(f"{where}: actions of type {type(space).__name__} are not supported; use Box or Discrete actions")
+    raise InputError(
+        f"{where}: actions of type {type(space).__name__} are not supported; use Box or Discrete "
+        "actions"
+    )
 
 
 def to_gymnasium(space: ActionSpace) -> gymnasium.Space[Any]:
-    """The Gymnasium action space for our value."""
+    """Convert an action space to a Gymnasium space."""
     if isinstance(space, Discrete):
         return gymnasium.spaces.Discrete(space.n)
-    return gymnasium.spaces.Box(np.array(space.low, np.float32), np.array(space.high, np.float32), dtype=np.float32)
+    return gymnasium.spaces.Box(
+        np.array(space.low, np.float32), np.array(space.high, np.float32), dtype=np.float32
+    )

@@ -1,4 +1,4 @@
-"""What a dataset holds, in numbers."""
+"""Summary statistics of a dataset."""
 
 from typing import Any
 
@@ -7,27 +7,27 @@ from jaxtyping import Float, Int
 
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import Dataset, Transitions
-from gelato.envs.scores import normalised_score
+from gelato.tasks.task import normalise_score
 
 
 def episode_returns(transitions: Transitions) -> Float[np.ndarray, " episodes"]:
-    """The undiscounted return of each episode."""
+    """Return the undiscounted return of each episode."""
     starts = [rows.start for rows in transitions.episode_slices]
     return np.add.reduceat(np.asarray(transitions.rewards, np.float64), starts)
 
 
 def episode_lengths(transitions: Transitions) -> Int[np.ndarray, " episodes"]:
-    """The number of steps of each episode."""
+    """Return the number of steps of each episode."""
     return np.array([rows.stop - rows.start for rows in transitions.episode_slices])
 
 
 def _bounds(values: tuple[float, ...]) -> list[float | None]:
-    """Bounds as JSON knows them: None where there is none."""
+    """Return bounds for JSON, with None for infinity."""
     return [value if np.isfinite(value) else None for value in values]
 
 
 def summarise(dataset: Dataset) -> dict[str, Any]:
-    """Counts, lengths, returns, score, ranges and ends, as plain values that print and serialise."""
+    """Return counts, lengths, returns, score, ranges and episode ends as values for JSON."""
     data = dataset.transitions
     returns, lengths = episode_returns(data), episode_lengths(data)
     space = data.action_space
@@ -47,7 +47,7 @@ def summarise(dataset: Dataset) -> dict[str, Any]:
         "return_std": float(returns.std()),
         "return_min": float(returns.min()),
         "return_max": float(returns.max()),
-        "normalised_score": normalised_score(dataset.environment, float(returns.mean())),
+        "normalised_score": normalise_score(dataset.environment, float(returns.mean())),
         "reward_range": [float(data.rewards.min()), float(data.rewards.max())],
         "observation_shape": list(data.observation_shape),
         "state_low": data.states.min(axis=0).tolist(),
@@ -55,7 +55,9 @@ def summarise(dataset: Dataset) -> dict[str, Any]:
         "actions": {"discrete": space.n}
         if isinstance(space, Discrete)
         else {"low": _bounds(space.low), "high": _bounds(space.high)},
-        "action_counts": np.bincount(data.actions, minlength=space.n).tolist() if isinstance(space, Discrete) else None,
+        "action_counts": np.bincount(data.actions, minlength=space.n).tolist()
+        if isinstance(space, Discrete)
+        else None,
         "action_range": None
         if isinstance(space, Discrete)
         else [data.actions.min(axis=0).tolist(), data.actions.max(axis=0).tolist()],

@@ -1,9 +1,10 @@
-"""Logged transitions as one pytree of arrays, and the operations every later stage needs of them.
+"""Logged transitions as one pytree of arrays, with scaling and splitting.
 
-Row `i` holds `(s, a, r, s′)`. Rows follow each other in time within an episode, and an episode ends at the row where
-`terminated` (the task is over: a fall, a goal) or `truncated` (the recording stops: a time limit) is set; the last
-row of the data always ends an episode. Some files do not hold the successor of an episode's last step: such a row
-keeps its reward and flags, and `has_successor` is false.
+Row `i` holds `(s, a, r, s′)`. The rows of an episode are consecutive and in order of time. An
+episode ends at a row where `terminated` (the task is over: a fall, a goal) or `truncated` (the
+recording stops: a time limit) is set. The last row of the data always ends an episode. In some
+files the last step of an episode has no successor. Such a row keeps its reward and flags, and its
+`has_successor` is false.
 """
 
 import hashlib
@@ -43,12 +44,12 @@ class Transitions(eqx.Module):
 
     @property
     def ends(self) -> Bool[Rows, " n"]:
-        """Which rows are the last of their episode."""
+        """Whether each row is the last of its episode."""
         return self.terminated | self.truncated
 
     @property
     def episode_slices(self) -> list[slice]:
-        """The rows of each episode, in order; where a slice cut the last one short, up to the cut."""
+        """The rows of each episode, in order; the last episode may have no end flag."""
         stops = np.flatnonzero(np.asarray(self.ends)) + 1
         if len(self) and (len(stops) == 0 or stops[-1] < len(self)):
             stops = np.append(stops, len(self))
@@ -56,11 +57,14 @@ class Transitions(eqx.Module):
 
     @property
     def nbytes(self) -> int:
-        """Bytes the arrays hold."""
+        """Size of the arrays in bytes."""
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
 
     def with_successors(self) -> "Transitions":
-        """Without the rows whose successor is unknown; the row before such a row then truncates its episode."""
+        """Return the rows with a known successor.
+
+        An episode that loses its last row is truncated at the row before it.
+        """
         known = np.asarray(self.has_successor)
         if known.all():
             return self
@@ -69,8 +73,10 @@ class Transitions(eqx.Module):
         return eqx.tree_at(lambda t: t.truncated, kept, kept.truncated | cut[known])
 
     def fingerprint(self) -> str:
-        """A hash of every value, shape and space: equal data, equal fingerprint, whatever file it came from."""
-        digest = hashlib.blake2b(repr((self.observation_shape, self.action_space)).encode(), digest_size=16)
+        """Return a hash of all values, shapes and spaces, which does not depend on the file."""
+        digest = hashlib.blake2b(
+            repr((self.observation_shape, self.action_space)).encode(), digest_size=16
+        )
         for leaf in jax.tree.leaves(self):
             array = np.ascontiguousarray(leaf)
             digest.update(f"{array.dtype}{array.shape}".encode())
@@ -80,7 +86,7 @@ class Transitions(eqx.Module):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Transitions and where they came from."""
+    """Transitions, the reference they were loaded from and the environment's id."""
 
     reference: str
     environment: str | None
@@ -95,13 +101,13 @@ class Standardiser(eqx.Module):
 
     @staticmethod
     def fit(columns: Float[Rows, "n column"]) -> "Standardiser":
-        """Mean and standard deviation of each column; a constant column keeps its unit."""
+        """Compute mean and standard deviation of each column; constant columns get scale 1."""
         columns = np.asarray(columns)
         mean = columns.mean(axis=0, dtype=np.float64)
         deviation = columns.std(axis=0, dtype=np.float64, mean=mean[None])
-        # Rounding alone gives a constant column a tiny deviation, and dividing by that would amplify noise.
+        # Rounding gives a constant column a tiny deviation. Dividing by it would amplify noise.
         constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
-        # One that is merely far from zero (a date in seconds) has more than that.
+        # A column far from zero that does vary, such as a date in seconds, keeps its deviation.
         scale = np.where(constant, np.maximum(deviation, 1.0), deviation)
         return Standardiser(mean.astype(np.float32), scale.astype(np.float32))
 
@@ -109,21 +115,26 @@ class Standardiser(eqx.Module):
         return (x - self.mean) / self.scale
 
     def inverse(self, x: Float[Rows, "*batch column"]) -> Float[Rows, "*batch column"]:
-        """From standardised values back to the data's units."""
+        """Convert standardised values back to the data's units."""
         return x * self.scale + self.mean
 
 
 def split(
     transitions: Transitions, held_out_fraction: float = 0.1, *, seed: int = 0
 ) -> tuple[Transitions, Transitions]:
-    """Split by episode into training and held-out transitions, so that no held-out step has a neighbour in training."""
+    """Split by episode into training and held-out transitions.
+
+    Neighbouring steps are similar, so they must not be in different parts.
+    """
     if not 0 < held_out_fraction < 1:
-        raise InputError(f"held_out_fraction is {held_out_fraction}; it must lie strictly between 0 and 1")
+        raise InputError(
+            f"held_out_fraction is {held_out_fraction}; it must lie strictly between 0 and 1"
+        )
     slices = transitions.episode_slices
     if len(slices) < 2:
         raise InputError(
-            "a single episode cannot be split by episode; record at least two, or mark where pieces of a long one end "
-            "(`timeouts`)"
+            "the data has a single episode, so none can be held out; record at least two, or "
+            "divide a long one with `timeouts`"
         )
     held_out_count = min(max(1, round(held_out_fraction * len(slices))), len(slices) - 1)
     chosen = np.random.default_rng(seed).permutation(len(slices))[:held_out_count]
@@ -133,6 +144,6 @@ def split(
     return transitions[~held_out], transitions[held_out]
 
 
-def evenly(rows: Sized, most: int) -> Int[np.ndarray, " k"]:
-    """The numbers of at most so many rows, spread evenly over all there are."""
+def choose_evenly(rows: Sized, most: int) -> Int[np.ndarray, " k"]:
+    """Return the numbers of at most `most` rows, spread evenly."""
     return np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int)

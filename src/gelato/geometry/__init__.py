@@ -1,14 +1,30 @@
-"""Metrics, geodesics and neighbours for any JAX function; knows nothing of reinforcement learning.
+"""Metrics, geodesics and neighbours for any JAX function, independent of reinforcement learning.
 
-A metric is a value `point -> G`, a solver a value `(metric, a, b) -> Geodesic`; everything takes one point and is
-`vmap`ped by the caller. `distance` goes inside compiled programs, `distances`, `pairwise` and `connecting_geodesic` are
-for the host.
+A metric is a value `point -> G`; a solver is a value `(metric, a, b) -> Geodesic`. Both take single
+points; use `vmap` for batches. Use `distance` inside compiled programs, and `distances`, `pairwise`
+and `connecting_geodesic` on the host.
 """
 
-from gelato.geometry.composite import Composite, ExactScale, FrozenScale, ProbedScale, freeze, probe, sample, spread
+from gelato.geometry.composite import (
+    Composite,
+    ExactScale,
+    FrozenScale,
+    ProbedScale,
+    freeze,
+    probe,
+    sample,
+    spread,
+)
 from gelato.geometry.converged import Converged
 from gelato.geometry.curve import Curve, energy, length
-from gelato.geometry.distance import connecting_geodesic, distance, distances, geodesics, paired, pairwise
+from gelato.geometry.distance import (
+    connecting_geodesic,
+    distance,
+    distances,
+    geodesics,
+    measure_pairs,
+    pairwise,
+)
 from gelato.geometry.graph import Graph
 from gelato.geometry.metric import (
     AbstractImmersed,
@@ -25,9 +41,10 @@ from gelato.geometry.metric import (
 )
 from gelato.geometry.near import Near
 from gelato.geometry.neighbours import (
+    NO_EXCLUSION,
     Index,
     Neighbours,
-    grouped,
+    find_neighbours,
     nearest,
     nearest_approximate,
     nearest_under_metric,
@@ -39,6 +56,7 @@ from gelato.geometry.paper import PaperSGD
 from gelato.geometry.solver import AbstractSolver, Geodesic, Straight, bracket, lower_bound
 
 __all__ = [
+    "NO_EXCLUSION",
     "AbstractImmersed",
     "AbstractMetric",
     "AbstractSolver",
@@ -67,17 +85,17 @@ __all__ = [
     "distances",
     "energy",
     "exponential",
+    "find_neighbours",
     "freeze",
     "gaussian",
     "geodesics",
-    "grouped",
     "length",
     "log_volume",
     "lower_bound",
+    "measure_pairs",
     "nearest",
     "nearest_approximate",
     "nearest_under_metric",
-    "paired",
     "pairwise",
     "prepare",
     "probe",

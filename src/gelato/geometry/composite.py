@@ -1,4 +1,4 @@
-"""Theorem 2: the metric of a stochastic forward model followed by a random member of a decoder ensemble.
+"""Theorem 2: the metric of a stochastic forward model followed by a random decoder of an ensemble.
 
     G(e) = J_μFᵀ Ḡ J_μF + J_σFᵀ diag(Ḡ) J_σF,    Ḡ = E_{x ~ F(·|e)} J_Φ(x)ᵀ J_Φ(x),
 
@@ -6,9 +6,9 @@ with the stacked ensemble `Φ = (μ¹, σ¹, …, μᴹ, σᴹ)/√M`, so that
 
     vᵀGv = ‖J_Φ J_μF v‖² + Σₖ (J_σF v)ₖ² Ḡₖₖ.
 
-Only the last sum wants `diag(Ḡ)`, a product for each latent dimension; how it is had is a value of its own:
-`ExactScale`, `FrozenScale` (a diagonal kept from one point) or `ProbedScale` (`E‖J_Φ(ε ⊙ u)‖² = Σₖ uₖ² Ḡₖₖ` for random
-signs ε).
+Only the last sum needs `diag(Ḡ)`, which costs one product per latent dimension. There are three
+methods to compute it: `ExactScale`, `FrozenScale` (the diagonal at one fixed point) and
+`ProbedScale` (random signs ε, for which `E‖J_Φ(ε ⊙ u)‖² = Σₖ uₖ² Ḡₖₖ`).
 """
 
 from abc import abstractmethod
@@ -19,22 +19,29 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gelato.geometry.metric import AbstractImmersed, Gaussian, Immersion, Point, Tangent, stack_ensemble
+from gelato.geometry.metric import (
+    AbstractImmersed,
+    Gaussian,
+    Immersion,
+    Point,
+    Tangent,
+    stack_ensemble,
+)
 
 Latent = Float[Array, " latent"]
 Samples = Float[Array, "samples latent"]
 
 
 class AbstractScaleTerm(eqx.Module):
-    """How `Σₖ uₖ² Ḡₖₖ`, the forward model's variance term, is computed from `J_Φ` at the samples of x."""
+    """A method to compute the variance term `Σₖ uₖ² Ḡₖₖ` from `J_Φ` at the samples of x."""
 
     @abstractmethod
     def rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:
-        """A vector, linear in `u`, whose squared norm is the term."""
+        """Compute a vector, linear in `u`, whose squared norm is the term."""
 
     @abstractmethod
     def weights(self, phi: Immersion, x: Samples) -> Float[Array, "latent latent"]:
-        """The matrix of the term, `diag(Ḡ)` or its estimate."""
+        """Compute the matrix of the term, `diag(Ḡ)` or its estimate."""
 
 
 class ExactScale(AbstractScaleTerm):
@@ -48,7 +55,7 @@ class ExactScale(AbstractScaleTerm):
 
 
 class FrozenScale(AbstractScaleTerm):
-    """`diag(Ḡ)` as it was at one point (see `freeze`)."""
+    """`diag(Ḡ)` computed once, at a fixed point (see `freeze`)."""
 
     diagonal: Latent
 
@@ -60,7 +67,10 @@ class FrozenScale(AbstractScaleTerm):
 
 
 class ProbedScale(AbstractScaleTerm):
-    """The unbiased estimate `mean_p ‖J_Φ(εₚ ⊙ u)‖²` from random signs, one product for each probe (see `probe`)."""
+    """The unbiased estimate `mean_p ‖J_Φ(εₚ ⊙ u)‖²` from random signs (see `probe`).
+
+    It costs one product for each probe.
+    """
 
     signs: Float[Array, "probes latent"]
 
@@ -74,10 +84,12 @@ class ProbedScale(AbstractScaleTerm):
 
 
 class Composite(AbstractImmersed):
-    """Theorem 2's metric for a forward model `e -> (μ_F, σ_F)` and decoders `x -> ([M, out] means, [M, out] scales)`.
+    """Theorem 2's metric for a forward model and an ensemble of decoders.
 
-    `noise` holds standard normal draws: `Ḡ` is averaged over `x = μ_F + σ_F ⊙ noise`. The default, one draw of zero, is
-    `x` at the mean of F (as the paper's algorithm has it). Fixed draws keep the metric deterministic and smooth.
+    The forward model is `e -> (μ_F, σ_F)`; the decoders are `x -> ([M, out] means, [M, out]
+    scales)`. `noise` holds standard normal draws: `Ḡ` is averaged over `x = μ_F + σ_F ⊙ noise`. By
+    default `x` is the mean of F, as in the paper's algorithm. Fixed draws keep the metric
+    deterministic and smooth.
     """
 
     forward: Gaussian
@@ -94,52 +106,66 @@ class Composite(AbstractImmersed):
     def quadratic(self, point: Point, tangent: Tangent) -> Float[Array, ""]:
         _, (d_mean, d_scale) = jax.jvp(self.forward, (point,), (tangent,))
         x = self.samples(point)
-        first, second = _push_samples(self.phi, x, d_mean), self.scale_term.rows(self.phi, x, d_scale)
+        first = _push_samples(self.phi, x, d_mean)
+        second = self.scale_term.rows(self.phi, x, d_scale)
         return first @ first + second @ second
 
     def immersion(self, anchor: Point) -> Immersion:
-        """`e -> (Φ(μ_F(e) + σ_F(anchor) ⊙ noise), √diag(Ḡ(anchor)) ⊙ σ_F(e))`: the noise and `diag(Ḡ)` frozen."""
+        """Return `e -> (Φ(μ_F(e) + σ_F(anchor) ⊙ noise), √diag(Ḡ(anchor)) ⊙ σ_F(e))`.
+
+        The noise and `diag(Ḡ)` are fixed at the anchor.
+        """
         offsets = self.samples(anchor) - self.forward(anchor)[0]
         x = self.samples(anchor)
 
         def immerse(point: Point) -> Float[Array, " ambient"]:
             mean, scale = self.forward(point)
-            outputs = jax.vmap(lambda offset: self.phi(mean + offset))(offsets) / jnp.sqrt(len(offsets))
+            outputs = jax.vmap(lambda offset: self.phi(mean + offset))(offsets) / jnp.sqrt(
+                len(offsets)
+            )
             return jnp.concatenate([jnp.ravel(outputs), self.scale_term.rows(self.phi, x, scale)])
 
         return immerse
 
     def phi(self, latent: Latent) -> Float[Array, " ambient"]:
-        """The stacked ensemble `Φ(x)`."""
+        """Compute the stacked ensemble `Φ(x)`."""
         return stack_ensemble(*self.decoder(latent))
 
     def samples(self, point: Point) -> Samples:
-        """The points `x` that `Ḡ` is averaged over."""
+        """Compute the points `x` that `Ḡ` is averaged over."""
         mean, scale = self.forward(point)
         return mean[None] if self.noise is None else mean + scale * self.noise
 
 
 def freeze(metric: Composite, point: Point) -> Composite:
-    """The same metric with `diag(Ḡ)` frozen at a point."""
+    """Return the metric with `diag(Ḡ)` fixed at its value at a point."""
     diagonal = _diagonal(metric.phi, metric.samples(point))
     return Composite(metric.forward, metric.decoder, metric.noise, FrozenScale(diagonal))
 
 
 def spread(metric: Composite, point: Point) -> Float[Array, ""]:
-    """`√(Σₖ σ_F(e)ₖ² Ḡₖₖ)`: how far the forward model's own noise moves the outputs, to first order."""
+    """Compute `√(Σₖ σ_F(e)ₖ² Ḡₖₖ)`.
+
+    To first order, this is how far the noise of the forward model moves the outputs.
+    """
     _, scale = metric.forward(point)
     return jnp.sqrt(jnp.sum(scale**2 * _diagonal(metric.phi, metric.samples(point))))
 
 
 def probe(metric: Composite, latent: int, probes: int = 1, *, key: PRNGKeyArray) -> Composite:
-    """The same metric with the variance term estimated by random signs in the forward model's `latent` dimensions."""
+    """Return the metric with its variance term estimated by random signs.
+
+    `latent` is the number of dimensions of the forward model's output.
+    """
     term = ProbedScale(jr.rademacher(key, (probes, latent), dtype=float))
     return Composite(metric.forward, metric.decoder, metric.noise, term)
 
 
 def sample(metric: Composite, latent: int, samples: int, *, key: PRNGKeyArray) -> Composite:
-    """The same metric with `Ḡ` averaged over draws `x ~ F(·|e)` instead of taken at the mean."""
-    return Composite(metric.forward, metric.decoder, jr.normal(key, (samples, latent)), metric.scale_term)
+    """Return the metric with `Ḡ` averaged over draws `x ~ F(·|e)` instead of taken at the mean."""
+    return Composite(
+        metric.forward, metric.decoder, jr.normal(key, (samples, latent)), metric.scale_term
+    )
 
 
 def _push_samples(phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:

@@ -1,8 +1,11 @@
-"""Curves between two points: `γ(t) = (1 − t)a + tb + Σⱼ cⱼ φⱼ(t)` with shape functions `φⱼ(0) = φⱼ(1) = 0`.
+"""Curves between two points, their lengths and energies.
 
-Whatever the basis, a curve is linear in its coefficients and ends where it should, so that solvers differ only in how
-they choose `c`. Lengths and energies are integrals of the speed `√(γ'ᵀGγ')` by Gauss–Legendre quadrature: exact speeds
-have no chord bias, and along a geodesic the speed is constant, so that few nodes do.
+    γ(t) = (1 − t)a + tb + Σⱼ cⱼ φⱼ(t),    φⱼ(0) = φⱼ(1) = 0
+
+Every curve is linear in its coefficients and has the right ends, so that solvers differ only in how
+they choose `c`. Lengths and energies are integrals of the speed `√(γ'ᵀGγ')` by Gauss–Legendre
+quadrature. Exact speeds avoid the bias of chords, and few nodes are enough because the speed is
+constant along a geodesic.
 """
 
 from abc import abstractmethod
@@ -13,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial.legendre import legvander
-from scipy.linalg import null_space
 
 from gelato.geometry.metric import AbstractMetric, Point
 
@@ -26,20 +28,23 @@ class AbstractBasis(eqx.Module):
 
     @abstractmethod
     def __call__(self, t: Scalar) -> Float[Array, " modes"]:
-        """The values `φⱼ(t)`."""
+        """Compute the values `φⱼ(t)`."""
 
     @abstractmethod
     def tables(self, t: Float[np.ndarray, " nodes"]) -> tuple[Table, Table]:
-        """Values `φⱼ(t)` and slopes `φⱼ'(t)` at fixed nodes, as constants of the compiled program."""
+        """Tabulate values `φⱼ(t)` and slopes `φⱼ'(t)` at fixed nodes, as compile-time constants."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many shape functions there are."""
+        """Number of shape functions."""
 
 
 class Legendre(AbstractBasis):
-    """Integrals of the orthonormal Legendre polynomials `φⱼ' = √(2j+1) Pⱼ(2t − 1)`: `∫φⱼ'φₖ' = δⱼₖ`."""
+    """Integrals of the orthonormal Legendre polynomials.
+
+    `φⱼ' = √(2j+1) Pⱼ(2t − 1)`, so that `∫φⱼ'φₖ' = δⱼₖ`.
+    """
 
     modes: int = eqx.field(static=True)
 
@@ -48,7 +53,10 @@ class Legendre(AbstractBasis):
         P = [jnp.ones_like(x), x]
         for j in range(1, self.modes + 1):
             P.append(((2 * j + 1) * x * P[j] - j * P[j - 1]) / (j + 1))
-        return jnp.stack([(P[j + 1] - P[j - 1]) / (2 * np.sqrt(2 * j + 1)) for j in range(1, self.modes + 1)])
+        values = []
+        for j in range(1, self.modes + 1):
+            values.append((P[j + 1] - P[j - 1]) / (2 * np.sqrt(2 * j + 1)))
+        return jnp.stack(values)
 
     def tables(self, t: Float[np.ndarray, " nodes"]) -> tuple[Table, Table]:
         P = legvander(2 * t - 1, self.modes + 1)
@@ -61,14 +69,18 @@ class Legendre(AbstractBasis):
 
 
 class Spline(AbstractBasis):
-    """Natural cubic splines with equal segments that vanish at both ends, an orthonormal basis (the paper's curve)."""
+    """The paper's curve: natural cubic splines with equal segments that vanish at both ends.
+
+    The basis is orthonormal.
+    """
 
     modes: int = eqx.field(static=True)
 
     def __call__(self, t: Scalar) -> Float[Array, " modes"]:
         table = jnp.asarray(_spline_table(self.modes), dtype=jnp.result_type(t))
         segments = self.modes + 1
-        segment = jnp.clip(jnp.floor(jax.lax.stop_gradient(t) * segments), 0, segments - 1).astype(int)
+        place = jnp.floor(jax.lax.stop_gradient(t) * segments)
+        segment = jnp.clip(place, 0, segments - 1).astype(int)
         return jnp.power(t, jnp.arange(4)) @ table[segment]
 
     def tables(self, t: Float[np.ndarray, " nodes"]) -> tuple[Table, Table]:
@@ -84,13 +96,20 @@ class Spline(AbstractBasis):
 
 
 def _spline_table(modes: int) -> Float[np.ndarray, "segments 4 modes"]:
-    # A cubic per segment (in t), subject to: zero at both ends with zero second derivative, twice differentiable at
-    # knots.
+    # One cubic in t per segment. Conditions: value and second derivative are zero at both ends, and
+    # the curve is twice differentiable at the knots.
+    from scipy.linalg import null_space
+
     segments = modes + 1
     knots = np.linspace(0, 1, segments + 1)
-    derivatives = [lambda t: [1, t, t**2, t**3], lambda t: [0, 1, 2 * t, 3 * t**2], lambda t: [0, 0, 2, 6 * t]]
+    derivatives = [
+        lambda t: [1, t, t**2, t**3],
+        lambda t: [0, 1, 2 * t, 3 * t**2],
+        lambda t: [0, 0, 2, 6 * t],
+    ]
+    last = segments - 1
     rows = []
-    for order, segment, knot in [(0, 0, 0.0), (2, 0, 0.0), (0, segments - 1, 1.0), (2, segments - 1, 1.0)]:
+    for order, segment, knot in [(0, 0, 0.0), (2, 0, 0.0), (0, last, 1.0), (2, last, 1.0)]:
         row = np.zeros((segments, 4))
         row[segment] = derivatives[order](knot)
         rows.append(row.ravel())
@@ -111,15 +130,17 @@ class Curve(eqx.Module):
     basis: AbstractBasis
 
     def __call__(self, t: Scalar) -> Point:
-        """The point `γ(t)`."""
+        """Compute the point `γ(t)`."""
         return self.start + t * (self.end - self.start) + self.basis(t) @ self.coefficients
 
     def velocity(self, t: Scalar) -> Point:
-        """The velocity `γ'(t)`."""
+        """Compute the velocity `γ'(t)`."""
         return jax.jvp(self, (t,), (jnp.ones_like(t),))[1]
 
-    def at(self, t: Float[np.ndarray, " nodes"]) -> tuple[Float[Array, "nodes dim"], Float[Array, "nodes dim"]]:
-        """Points and velocities at fixed nodes."""
+    def at(
+        self, t: Float[np.ndarray, " nodes"]
+    ) -> tuple[Float[Array, "nodes dim"], Float[Array, "nodes dim"]]:
+        """Compute points and velocities at fixed nodes."""
         dtype = self.coefficients.dtype
         values, slopes = (jnp.asarray(table, dtype) for table in self.basis.tables(t))
         chord = self.end - self.start
@@ -128,40 +149,45 @@ class Curve(eqx.Module):
 
 
 def straight(a: Point, b: Point, basis: AbstractBasis) -> Curve:
-    """The straight line from `a` to `b`, as a member of a family of curves."""
+    """Build the straight line from `a` to `b` as a curve with the given basis."""
     return Curve(a, b, jnp.zeros((basis.size, a.size), dtype=a.dtype), basis)
 
 
 def gauss(nodes: int) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " nodes"]]:
-    """Nodes and weights of Gauss–Legendre quadrature on `[0, 1]`."""
+    """Compute nodes and weights of Gauss–Legendre quadrature on `[0, 1]`."""
     x, w = np.polynomial.legendre.leggauss(nodes)
     return (x + 1) / 2, w / 2
 
 
 def speeds_squared(metric: AbstractMetric, curve: Curve, nodes: int) -> Float[Array, " nodes"]:
-    """`γ'ᵀG(γ)γ'` at the quadrature nodes."""
+    """Compute `γ'ᵀG(γ)γ'` at the quadrature nodes."""
     return jax.vmap(metric.quadratic)(*curve.at(gauss(nodes)[0]))
 
 
-def length_and_energy(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> tuple[Scalar, Scalar]:
-    """`L(γ)` and `E(γ)` from one evaluation of the speeds."""
+def length_and_energy(
+    metric: AbstractMetric, curve: Curve, nodes: int = 16
+) -> tuple[Scalar, Scalar]:
+    """Compute `L(γ)` and `E(γ)` from one evaluation of the speeds."""
     squares = speeds_squared(metric, curve, nodes)
     weights = jnp.asarray(gauss(nodes)[1], dtype=squares.dtype)
     return root(squares) @ weights, squares @ weights
 
 
 def length(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> Scalar:
-    """`L(γ) = ∫ √(γ'ᵀG(γ)γ') dt`."""
+    """Compute `L(γ) = ∫ √(γ'ᵀG(γ)γ') dt`."""
     return length_and_energy(metric, curve, nodes)[0]
 
 
 def energy(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> Scalar:
-    """`E(γ) = ∫ γ'ᵀG(γ)γ' dt`, so that `√E ≥ L` with equality at constant speed."""
+    """Compute `E(γ) = ∫ γ'ᵀG(γ)γ' dt`; `√E ≥ L`, with equality at constant speed."""
     return length_and_energy(metric, curve, nodes)[1]
 
 
 def root(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """`√x` with gradient zero instead of infinite at zero, for coincident points and singular directions."""
-    # NaN is not positive, but must stay NaN.
+    """Compute `√x` with gradient zero, not infinite, at zero.
+
+    Coincident points and singular directions need this.
+    """
+    # The test is not `square > 0`, which is false for NaN: NaN must stay NaN.
     inside = jnp.where(square == 0, 1, square)
     return jnp.where(square == 0, 0, jnp.sqrt(inside))

@@ -1,80 +1,103 @@
-"""Geodesics on a graph: Dijkstra's shortest paths over nearest neighbours, edges as long as their straight lines.
+"""Geodesics on a graph: shortest paths by Dijkstra over nearest neighbours.
 
-A graph knows nothing of local minima, so its paths are starts for the converged solver where walls and folds lie in
-between; its lengths are upper bounds that only get close in two dimensions. Host code (SciPy), not to be `jit`ted.
+The length of an edge is the length of the straight line between its ends. A graph has no local
+minima, so its paths are good starts for the converged solver where walls and folds lie in between.
+Its lengths are upper bounds, and close to the distance only in two dimensions. This code runs on
+the host (SciPy, imported on use) and cannot be `jit`ted.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import dijkstra
-from scipy.spatial import cKDTree
 
+from gelato.arrays import map_in_chunks
 from gelato.errors import InputError
-from gelato.geometry.curve import Curve, Legendre
+from gelato.geometry.curve import Legendre
 from gelato.geometry.metric import AbstractMetric
 from gelato.geometry.solver import Straight
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 CHUNK = 4096
 SAMPLES = 64
 
 
 class Graph(NamedTuple):
-    """Points in latent space and the symmetric sparse matrix of their edges' lengths."""
+    """Points in latent space and the symmetric sparse matrix of the lengths of their edges."""
 
     points: Float[np.ndarray, "nodes dim"]
-    edges: csr_matrix
+    edges: "csr_matrix"
 
     def distances(self, sources: Int[np.ndarray, " sources"]) -> Float[np.ndarray, "sources nodes"]:
-        """Shortest-path lengths from some nodes to all; infinite where no path leads."""
-        return dijkstra(self.edges, directed=False, indices=sources)
+        """Compute shortest-path lengths from some nodes to all; infinite if there is no path."""
+        return _shortest_paths(self, sources)[0]
 
     def path(self, source: int, target: int) -> Float[np.ndarray, "stops dim"]:
-        """The stops of the shortest path between two nodes."""
-        lengths, before = dijkstra(self.edges, directed=False, indices=np.array([source]), return_predecessors=True)
+        """Find the points of the shortest path between two nodes."""
+        lengths, before = _shortest_paths(self, np.array([source]))
         if not np.isfinite(lengths[0, target]):
-            raise InputError(f"no path leads from node {source} to node {target}: build the graph with more neighbours")
+            raise InputError(
+                f"There is no path from node {source} to node {target}. "
+                "Build the graph with more neighbours."
+            )
         return self.points[_backtrack(before[0], source, target)]
 
 
-def build(metric: AbstractMetric, points: Float[Array | np.ndarray, "nodes dim"], neighbours: int = 12) -> Graph:
-    """Join every point to its Euclidean nearest neighbours by edges as long as the straight line between them."""
+def build(
+    metric: AbstractMetric, points: Float[Array | np.ndarray, "nodes dim"], neighbours: int = 12
+) -> Graph:
+    """Build a graph whose edges join each point to its nearest neighbours (Euclidean)."""
+    from scipy.sparse import csr_matrix
+    from scipy.spatial import cKDTree
+
     nodes = np.asarray(points)
     if len(nodes) < 2:
-        raise InputError(f"a graph needs at least two points, got {len(nodes)}")
+        raise InputError(f"A graph needs at least 2 points, but there are {len(nodes)}.")
     k = min(neighbours, len(nodes) - 1)
     ends = cKDTree(nodes).query(nodes, k + 1)[1]
     pairs = np.stack([np.repeat(np.arange(len(nodes)), k + 1), ends.ravel()], axis=1)
     pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
-    lengths = _edge_lengths(metric, nodes[pairs[:, 0]], nodes[pairs[:, 1]])
-    if not np.all(np.isfinite(lengths)):
-        bad = nodes[pairs[np.flatnonzero(~np.isfinite(lengths))[0], 0]]
-        raise InputError(f"the metric is not finite near the point {bad}: check the decoder there")
-    # SciPy reads a zero as a missing edge; coincident points are joined by the smallest positive length.
+    starts, stops = pairs.T
+
+    def measure(a: np.ndarray, b: np.ndarray) -> Array:
+        return _measure_lines(metric, jnp.asarray(a), jnp.asarray(b))
+
+    lengths = np.asarray(map_in_chunks(measure, (nodes[starts], nodes[stops]), CHUNK))
+    infinite = np.flatnonzero(~np.isfinite(lengths))
+    if len(infinite):
+        point = nodes[starts[infinite[0]]]
+        raise InputError(f"The metric is not finite near the point {point}. Check the decoder.")
+    # SciPy reads a zero as a missing edge, so coincident points get the smallest positive length.
     lengths = np.maximum(lengths, np.finfo(lengths.dtype).tiny)
-    return Graph(nodes, csr_matrix((lengths, (pairs[:, 0], pairs[:, 1])), shape=(len(nodes), len(nodes))))
+    return Graph(nodes, csr_matrix((lengths, (starts, stops)), shape=(len(nodes), len(nodes))))
 
 
 def grid(
     points: Float[Array | np.ndarray, "points 2"], size: int = 32, margin: float = 0.2
 ) -> Float[np.ndarray, "nodes 2"]:
-    """A square grid over the points' bounding box and a margin around it."""
+    """Build a square grid over the points' bounding box with a margin around it."""
     low, high = np.min(points, axis=0), np.max(points, axis=0)
     border = margin * np.max(high - low) + np.finfo(np.float32).tiny
     axes = [np.linspace(least - border, most + border, size) for least, most in zip(low, high)]
-    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2).astype(np.asarray(points).dtype)
+    nodes = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    return nodes.astype(np.asarray(points).dtype)
 
 
-def path_curves(graph: Graph, pairs: Int[np.ndarray, "pairs 2"], modes: int) -> Float[np.ndarray, "pairs modes dim"]:
-    """Coefficients of the smooth curves nearest to the shortest paths between pairs (zero where there is no path)."""
+def path_curves(
+    graph: Graph, pairs: Int[np.ndarray, "pairs 2"], modes: int
+) -> Float[np.ndarray, "pairs modes dim"]:
+    """Fit a smooth curve to the shortest path of each pair of nodes.
+
+    The result holds the coefficients of the curves; they are zero if there is no path.
+    """
     coefficients = np.zeros((len(pairs), modes, graph.points.shape[1]))
     sources, rows = np.unique(pairs[:, 0], return_inverse=True)
-    lengths, before = dijkstra(graph.edges, directed=False, indices=sources, return_predecessors=True)
+    lengths, before = _shortest_paths(graph, sources)
     for index, (row, (source, target)) in enumerate(zip(rows, pairs)):
         if source != target and np.isfinite(lengths[row, target]):
             stops = _backtrack(before[row], int(source), int(target))
@@ -82,15 +105,19 @@ def path_curves(graph: Graph, pairs: Int[np.ndarray, "pairs 2"], modes: int) -> 
     return coefficients
 
 
-def path_curve(graph: Graph, source: int, target: int, modes: int) -> Curve:
-    """The smooth curve nearest to the shortest path between two nodes."""
-    shape = path_curves(graph, np.array([[source, target]]), modes)[0]
-    a, b = jnp.asarray(graph.points[source]), jnp.asarray(graph.points[target])
-    return Curve(a, b, jnp.asarray(shape, a.dtype), Legendre(modes))
+def _shortest_paths(
+    graph: Graph, sources: Int[np.ndarray, " sources"]
+) -> tuple[Float[np.ndarray, "sources nodes"], Int[np.ndarray, "sources nodes"]]:
+    """Find the lengths of the shortest paths and the node before each node on its path."""
+    from scipy.sparse.csgraph import dijkstra
+
+    return dijkstra(graph.edges, directed=False, indices=sources, return_predecessors=True)
 
 
-def _fit(stops: Float[np.ndarray, "stops dim"], lengths: Float[np.ndarray, " stops"], modes: int) -> np.ndarray:
-    # Parametrised by its length, as a geodesic is; sampled evenly and fitted by least squares.
+def _fit(
+    stops: Float[np.ndarray, "stops dim"], lengths: Float[np.ndarray, " stops"], modes: int
+) -> np.ndarray:
+    # A geodesic has constant speed, so the path is parametrised by its length before the fit.
     t = np.linspace(0, 1, SAMPLES)
     path = np.stack([np.interp(t, lengths / lengths[-1], column) for column in stops.T], axis=1)
     deviation = path - (stops[0] + t[:, None] * (stops[-1] - stops[0]))
@@ -105,10 +132,8 @@ def _backtrack(before: Int[np.ndarray, " nodes"], source: int, target: int) -> l
     return stops[::-1]
 
 
-def _edge_lengths(metric: AbstractMetric, starts: np.ndarray, ends: np.ndarray) -> Float[np.ndarray, " edges"]:
-    measure = eqx.filter_jit(jax.vmap(lambda a, b: Straight()(metric, a, b).length))
-    pieces = [
-        measure(jnp.asarray(starts[i : i + CHUNK]), jnp.asarray(ends[i : i + CHUNK]))
-        for i in range(0, len(starts), CHUNK)
-    ]
-    return np.concatenate([np.asarray(piece) for piece in pieces])
+@eqx.filter_jit
+def _measure_lines(
+    metric: AbstractMetric, starts: Float[Array, "edges dim"], ends: Float[Array, "edges dim"]
+) -> Float[Array, " edges"]:
+    return jax.vmap(lambda a, b: Straight()(metric, a, b).length)(starts, ends)

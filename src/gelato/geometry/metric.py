@@ -1,10 +1,10 @@
 """Riemannian metrics on a latent space: `point -> G`, one point at a time.
 
-A metric answers two questions: the tensor `G(z)` and the squared length `vᵀG(z)v` of a tangent, the latter by
-Jacobian-vector products, since forming `G` costs one product for every dimension. All but `Tensor` are pullbacks
-of one deterministic map Φ into an ambient space (up to the forward model's variance term, which needs an anchor), and
-say so by `immersion`: solvers then only need forward passes, and `‖Φ(a) − Φ(b)‖` bounds every curve's length from
-below.
+A metric computes the tensor `G(z)` and the squared length `vᵀG(z)v` of a tangent. The squared
+length uses one Jacobian-vector product, because forming `G` costs one product per dimension. All
+metrics except `Tensor` are pullbacks of one deterministic map Φ into an ambient space (the variance
+term of the forward model needs an anchor). Their method `immersion` returns this map. Solvers then
+need only forward passes, and `‖Φ(a) − Φ(b)‖` is a lower bound of the length of every curve.
 """
 
 from abc import abstractmethod
@@ -19,7 +19,8 @@ Point = Float[Array, " dim"]
 Tangent = Float[Array, " dim"]
 Map = Callable[[Point], Array]
 Immersion = Callable[[Point], Float[Array, " ambient"]]
-# Mean and scale from one call: most decoders share a trunk, and XLA does not merge two passes through it.
+# Mean and scale come from one call: most decoders share layers between them, and XLA does not merge
+# two passes through shared layers.
 Gaussian = Callable[[Point], tuple[Array, Array]]
 
 
@@ -28,19 +29,22 @@ class AbstractMetric(eqx.Module):
 
     @abstractmethod
     def __call__(self, point: Point) -> Float[Array, "dim dim"]:
-        """The tensor `G(z)`."""
+        """Compute the tensor `G(z)`."""
 
     @abstractmethod
     def quadratic(self, point: Point, tangent: Tangent) -> Float[Array, ""]:
-        """The squared length `vᵀG(z)v` of a tangent."""
+        """Compute the squared length `vᵀG(z)v` of a tangent."""
 
 
 class AbstractImmersed(AbstractMetric):
-    """A metric that is, near any anchor, the pullback of one deterministic map into Euclidean space."""
+    """A metric that, near any anchor, is the pullback of one deterministic map."""
 
     @abstractmethod
     def immersion(self, anchor: Point) -> Immersion:
-        """A map whose pullback is the metric: exactly at the anchor, and everywhere if `G` is a plain pullback."""
+        """Return a map into Euclidean space whose pullback is the metric.
+
+        They agree exactly at the anchor, and everywhere if `G` is a plain pullback.
+        """
 
 
 class Euclidean(AbstractImmersed):
@@ -69,11 +73,11 @@ class Tensor(AbstractMetric):
 
 
 class AbstractPullback(AbstractImmersed):
-    """`G(z) = JᵀJ` for the Jacobian of one map, the same whatever the anchor."""
+    """`G(z) = JᵀJ` for the Jacobian of one map, which does not depend on the anchor."""
 
     @abstractmethod
     def phi(self, point: Point) -> Float[Array, " ambient"]:
-        """The map whose pullback the metric is."""
+        """Compute the map whose pullback is the metric."""
 
     def __call__(self, point: Point) -> Float[Array, "dim dim"]:
         # Forward mode: the latent space is smaller than the ambient space.
@@ -89,7 +93,7 @@ class AbstractPullback(AbstractImmersed):
 
 
 class Pullback(AbstractPullback):
-    """`G(z) = JᵀJ` for a deterministic map (Proposition 1): a decoder's mean, a reward, a Q-value."""
+    """`G(z) = JᵀJ` for a deterministic map (Proposition 1): a decoder mean, a reward, a Q-value."""
 
     map: Map
 
@@ -107,9 +111,10 @@ class GaussianPullback(AbstractPullback):
 
 
 class EnsemblePullback(AbstractPullback):
-    """`(1/M) Σᵢ JμᵢᵀJμᵢ + JσᵢᵀJσᵢ` for decoders returning `[M, out]` means and scales (the corollary).
+    """`(1/M) Σᵢ JμᵢᵀJμᵢ + JσᵢᵀJσᵢ` for `M` decoders (the corollary).
 
-    It is a metric, and not only positive semi-definite, if `2·M·out ≥ dim` (see `rank_bound`).
+    The decoder returns `[M, out]` means and scales. `G` can only be positive definite if
+    `2·M·out ≥ dim` (see `rank_bound`).
     """
 
     decoder: Gaussian
@@ -119,29 +124,40 @@ class EnsemblePullback(AbstractPullback):
 
 
 def gaussian(mean: Map, scale: Map) -> Gaussian:
-    """A Gaussian from two separate functions `μ(z)` and `σ(z)`."""
+    """Join two functions `μ(z)` and `σ(z)` into one decoder."""
     return lambda point: (mean(point), scale(point))
 
 
-def stack_ensemble(mean: Float[Array, "M out"], scale: Float[Array, "M out"]) -> Float[Array, " ambient"]:
-    """The stacked output `Φ = (μ¹, σ¹, …, μᴹ, σᴹ)/√M` of an ensemble, whose pullback averages over the members."""
+def stack_ensemble(
+    mean: Float[Array, "M out"], scale: Float[Array, "M out"]
+) -> Float[Array, " ambient"]:
+    """Stack the output of an ensemble: `Φ = (μ¹, σ¹, …, μᴹ, σᴹ)/√M`.
+
+    Its pullback is the average over the members.
+    """
     return jnp.ravel(jnp.concatenate([mean, scale], axis=-1)) / jnp.sqrt(mean.shape[0])
 
 
 def volume(metric: AbstractMetric, point: Point) -> Float[Array, ""]:
-    """The volume measure `√det G(z)`, zero where `G` is singular."""
-    # The product of the eigenvalues' roots, since rounding may leave a singular G with a tiny negative determinant.
+    """Compute the volume measure `√det G(z)`; zero if `G` is singular."""
+    # Use eigenvalues, because rounding can give a singular G a tiny negative determinant.
     eigenvalues = jnp.linalg.eigvalsh(metric(point))
     return jnp.prod(jnp.sqrt(jnp.maximum(eigenvalues, 0)))
 
 
 def log_volume(metric: AbstractMetric, point: Point) -> Float[Array, ""]:
-    """`½ log det G(z)`: the volume where its value leaves the floating-point range; `-inf` where `G` is singular."""
+    """Compute `½ log det G(z)`; `-inf` if `G` is singular.
+
+    Use it where the volume itself would overflow or underflow.
+    """
     eigenvalues = jnp.linalg.eigvalsh(metric(point))
     return 0.5 * jnp.sum(jnp.log(jnp.maximum(eigenvalues, 0)))
 
 
 def rank_bound(metric: AbstractImmersed, point: Point) -> int:
-    """The largest rank `G` can have: the ambient dimension, or the point's if that is smaller (note 5)."""
+    """Compute the largest possible rank of `G`.
+
+    It is the smaller of the ambient dimension and the dimension of the point (note 5).
+    """
     ambient = jax.eval_shape(lambda z: metric.immersion(z)(z), point)
     return min(ambient.size, point.size)

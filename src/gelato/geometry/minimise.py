@@ -1,4 +1,7 @@
-"""L-BFGS with backtracking for well-scaled problems, one evaluation an iteration, so that a batch advances together."""
+"""L-BFGS with backtracking for well-scaled problems.
+
+Each iteration evaluates the function once, so that the members of a batch advance together.
+"""
 
 from collections.abc import Callable
 
@@ -15,7 +18,7 @@ SUFFICIENT, SHRINK, SMALLEST_STEP = 1e-4, 0.3, 1e-5
 
 
 class Minimum(eqx.Module):
-    """Where a minimisation ended, and whether another step promised less than the tolerance."""
+    """The result of a minimisation; `converged`: one more step gains less than the tolerance."""
 
     argument: Vector
     value: Scalar
@@ -35,19 +38,39 @@ class _State(eqx.Module):
     promise: Scalar
 
 
-def minimise(function: Callable[[Vector], Scalar], x: Vector, iterations: int, tolerance: float) -> Minimum:
-    """Minimise a function whose Hessian is near the identity, until a step promises to gain less than `tolerance`."""
+def minimise(
+    function: Callable[[Vector], Scalar], x: Vector, iterations: int, tolerance: float
+) -> Minimum:
+    """Minimise a function whose Hessian is near the identity.
+
+    It stops when the predicted gain of a step is less than `tolerance`.
+    """
     evaluate = jax.value_and_grad(function)
     empty, still = jnp.zeros((MEMORY, x.size), x.dtype), jnp.zeros_like(x)
     infinite = jnp.asarray(jnp.inf, x.dtype)
-    # From infinity, a first step of no length is accepted and evaluates the start: one copy of `function` to compile.
-    start = _State(x, infinite, still, still, jnp.ones_like(infinite), empty, empty, jnp.zeros((), int), infinite)
+    # The start has infinite value, so that a first step of zero length is accepted and evaluates
+    # it. This way `function` is compiled only once.
+    start = _State(
+        x,
+        infinite,
+        still,
+        still,
+        jnp.ones_like(infinite),
+        empty,
+        empty,
+        jnp.zeros((), int),
+        infinite,
+    )
 
-    def unfinished(state: _State) -> Bool[Array, ""]:
+    def is_unfinished(state: _State) -> Bool[Array, ""]:
         # NaN compares false, which ends the loop.
-        return (state.iterations < iterations) & (state.promise > tolerance) & (state.rate > SMALLEST_STEP)
+        return (
+            (state.iterations < iterations)
+            & (state.promise > tolerance)
+            & (state.rate > SMALLEST_STEP)
+        )
 
-    end = jax.lax.while_loop(unfinished, lambda state: _advance(evaluate, state), start)
+    end = jax.lax.while_loop(is_unfinished, lambda state: _advance(evaluate, state), start)
     return Minimum(end.x, end.value, end.promise <= tolerance, end.iterations)
 
 
@@ -59,19 +82,29 @@ def _advance(evaluate: Callable[[Vector], tuple[Scalar, Vector]], state: _State)
     # Only positive curvature keeps the inverse Hessian positive definite.
     remembered = accepted & (step @ change > 1e-8 * (change @ change))
     steps = jnp.where(remembered, jnp.roll(state.steps, 1, axis=0).at[0].set(step), state.steps)
-    changes = jnp.where(remembered, jnp.roll(state.changes, 1, axis=0).at[0].set(change), state.changes)
+    changes = jnp.where(
+        remembered, jnp.roll(state.changes, 1, axis=0).at[0].set(change), state.changes
+    )
     x, value, gradient = (
         jnp.where(accepted, new, old)
-        for new, old in [(state.x + step, state.x), (value, state.value), (gradient, state.gradient)]
+        for new, old in [
+            (state.x + step, state.x),
+            (value, state.value),
+            (gradient, state.gradient),
+        ]
     )
     direction = jnp.where(accepted, -_inverse_hessian(steps, changes, gradient), state.direction)
     rate = jnp.where(accepted, 1.0, SHRINK * state.rate)
     promise = jnp.where(accepted, -(gradient @ direction) / 2, state.promise)
-    return _State(x, value, gradient, direction, rate, steps, changes, state.iterations + 1, promise)
+    return _State(
+        x, value, gradient, direction, rate, steps, changes, state.iterations + 1, promise
+    )
 
 
-def _inverse_hessian(steps: Float[Array, "memory n"], changes: Float[Array, "memory n"], gradient: Vector) -> Vector:
-    # The two-loop recursion, newest pair first; empty rows have zero curvature and contribute nothing.
+def _inverse_hessian(
+    steps: Float[Array, "memory n"], changes: Float[Array, "memory n"], gradient: Vector
+) -> Vector:
+    # The two-loop recursion, newest pair first. Empty rows have zero curvature and no effect.
     curvature = jnp.sum(steps * changes, axis=1)
     inverse = jnp.where(curvature > 0, 1 / jnp.where(curvature > 0, curvature, 1), 0)
 

@@ -1,26 +1,29 @@
-"""The default for neighbours: one damped Gauss–Newton step in closed form, from a handful of decoded points.
+"""The default solver for neighbours: one damped Gauss–Newton step from a few decoded points.
 
-For a pullback metric a curve's length is that of its image `c = Φ∘γ`. Decode the points `cᵢ` that cut the straight line
-into `S` segments, and let `eᵢ` be the gap between `cᵢ` and its place on the chord from `c₀` to `c_S`. The polygon has
-the energy
+For a pullback metric the length of a curve is that of its image `c = Φ∘γ`. Decode the points `cᵢ`
+that cut the straight line into `S` segments, and let `eᵢ` be the gap between `cᵢ` and its place on
+the chord from `c₀` to `c_S`. The polygon has the energy
 
     S Σ‖cᵢ₊₁ − cᵢ‖² = ‖c_S − c₀‖² + S Σ‖eᵢ₊₁ − eᵢ‖².
 
-Moving the points by `uᵢ` moves the gaps by `J_m uᵢ`, with `J_m` the Jacobian at the midpoint; what is dropped is an
-order of `‖b − a‖` smaller. The minimiser then decouples,
+Moving the points by `uᵢ` moves the gaps by `J_m uᵢ`, with `J_m` the Jacobian at the midpoint; the
+neglected terms are smaller by a factor of order `‖b − a‖`. The minimiser then decouples,
 
     uᵢ = argmin_u ‖J_m u + eᵢ‖²,
 
-that is, the gaps lose their tangential part: to leading order the geodesic equation. The least-squares problem is
-solved by a few steps of conjugate gradients, a product with `J_m` and one with its transpose each, rather than by
-forming `J_m` (a product for every dimension). Stopping early is the damping: steps stay in directions that are long in
-the ambient space, nearly singular ones are never entered, and no unit enters anywhere.
+which removes the tangential part of the gaps. To leading order this is the geodesic equation. A few
+steps of conjugate gradients solve the least-squares problem. Each step takes one product with `J_m`
+and one with its transpose; forming `J_m` would take one product per dimension. Early stopping damps
+the solution: steps stay in directions that are long in the ambient space, nearly singular
+directions are avoided, and the result does not depend on units.
 
-Only inner points move, so that one round on two segments costs four decoded points beside the products. A polygon's
-length errs by the square of its chords; with every other point left out it errs four times as much, so that
-`(4 L_S − L_{S/2})/3` errs by the fourth power. That is at least `L_S ≥ ‖c_S − c₀‖`, the lower bound of every distance,
-and the straight line is kept where it is shorter by the same rule. Two segments are for near pairs: on far ones the
-figure may fall below the geodesic's length, at `d = 2` by more than the straight line errs; use `Converged` there.
+Only inner points move, so that one round on two segments costs four decoded points and the
+products. The error of a polygon's length is of second order in its chords. With half as many
+segments it is four times as large, so the error of `(4 L_S − L_{S/2})/3` is of fourth order. This
+length is at least `L_S ≥ ‖c_S − c₀‖`, the lower bound of every distance. If the same formula gives
+a shorter length for the straight line, the result is the straight line. Two segments are enough for
+near pairs. For far pairs the result may be less than the length of the geodesic, at `d = 2` by more
+than the error of the straight line; use `Converged` there.
 """
 
 import equinox as eqx
@@ -39,10 +42,11 @@ Moves = Float[Array, "inner dim"]
 
 
 class Near(AbstractSolver):
-    """Closed-form geodesics between near points: `rounds` corrections by `iterations` conjugate-gradient steps each.
+    """Closed-form geodesics between near points.
 
-    `tolerance` bounds the further relative decrease of the energy that one more gradient step promises, for
-    `converged`.
+    It makes `rounds` corrections with `iterations` conjugate-gradient steps each. A geodesic has
+    `converged` if one more gradient step would lower the energy by less than the fraction
+    `tolerance`.
     """
 
     segments: int = eqx.field(static=True, default=2)
@@ -53,14 +57,18 @@ class Near(AbstractSolver):
     def __check_init__(self) -> None:
         if self.segments < 2 or self.segments % 2:
             raise InputError(
-                f"Near(segments={self.segments}): lengths are extrapolated from an even number of segments"
+                f"Near(segments={self.segments}) needs an even number of at least 2 segments."
             )
 
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
         check_dimensions(a, b)
         if not isinstance(metric, AbstractImmersed):
-            raise InputError(f"{type(metric).__name__} has no immersion, which the solver Near needs: use Converged")
-        # Lengths are differences of decoded points, which the shortened products of an accelerator would blur.
+            raise InputError(
+                f"The solver Near needs an immersion, which {type(metric).__name__} does not have. "
+                "Use Converged."
+            )
+        # Lengths are differences of decoded points. The reduced precision of an accelerator's fast
+        # products would make them inexact.
         with jax.default_matmul_precision("float32"):
             return self._solve(metric.immersion(jax.lax.stop_gradient((a + b) / 2)), a, b)
 
@@ -70,26 +78,32 @@ class Near(AbstractSolver):
         moves = jnp.zeros((self.segments - 1, a.size), a.dtype)
         polygon = self._decode(phi, a, b, ends, moves)
         for _ in range(self.rounds):
-            # By the envelope theorem the moves may be held fixed when the length is differentiated.
+            # By the envelope theorem, derivatives of the length may treat the moves as constant.
             trial = moves + jax.lax.stop_gradient(linear.correct(_gaps(polygon), self.iterations))
             moved = self._decode(phi, a, b, ends, trial)
-            # False for NaN, which must not win over a straight line that is fine.
-            better = _extrapolated(moved) <= _extrapolated(polygon)
+            # The test is false for NaN, which must not replace a finite straight line.
+            better = _extrapolate(moved) <= _extrapolate(polygon)
             moves, polygon = jnp.where(better, trial, moves), jnp.where(better, moved, polygon)
-        L = _guarded(_extrapolated(polygon), linear, b - a)
+        L = _guard_precision(_extrapolate(polygon), linear, b - a)
         energy = jnp.maximum(_energy(polygon), L**2)
         converged = self._promise(linear, polygon) <= self.tolerance * energy
         return Geodesic(self._curve(a, b, moves), L, energy, converged & jnp.isfinite(L))
 
-    def _decode(self, phi: Immersion, a: Point, b: Point, ends: tuple[Array, Array], moves: Moves) -> Polygon:
-        # Unrolled: points are few, and a batch axis of size one costs XLA transposes.
-        inner = [phi(a + t * (b - a) + move) for t, move in zip(_inner(self.segments).tolist(), moves)]
+    def _decode(
+        self, phi: Immersion, a: Point, b: Point, ends: tuple[Array, Array], moves: Moves
+    ) -> Polygon:
+        # The loop is unrolled, because a batch axis of size one would cost transposes.
+        inner = [
+            phi(a + t * (b - a) + move) for t, move in zip(_inner(self.segments).tolist(), moves)
+        ]
         return jnp.stack([ends[0], *inner, ends[1]])
 
     def _promise(self, linear: "_Linear", polygon: Polygon) -> Scalar:
         gaps = _gaps(polygon)
         images = jnp.stack([linear.push(step) for step in linear.correct(gaps, 1)])
-        return _energy(jnp.pad(gaps, ((1, 1), (0, 0)))) - _energy(jnp.pad(gaps + images, ((1, 1), (0, 0))))
+        return _energy(jnp.pad(gaps, ((1, 1), (0, 0)))) - _energy(
+            jnp.pad(gaps + images, ((1, 1), (0, 0)))
+        )
 
     def _curve(self, a: Point, b: Point, moves: Moves) -> Curve:
         basis = Legendre(self.segments - 1)
@@ -98,7 +112,7 @@ class Near(AbstractSolver):
 
 
 class _Linear:
-    """Products with `J` and `Jᵀ` at one point, and least squares by them."""
+    """Products with `J` and `Jᵀ` at one point, and least squares with these products."""
 
     def __init__(self, phi: Immersion, point: Point) -> None:
         self.value, self.push = jax.linearize(phi, point)
@@ -111,7 +125,8 @@ class _Linear:
         return jnp.stack([self.least_squares(gap, iterations) for gap in gaps])
 
     def least_squares(self, r: Float[Array, " ambient"], iterations: int) -> Point:
-        # Conjugate gradients on min ‖Ju + r‖² (CGLS), which never forms JᵀJ; unrolled, since a handful of steps does.
+        # Conjugate gradients on min ‖Ju + r‖² (CGLS) never form JᵀJ. The loop is unrolled, because
+        # a few steps are enough.
         gradient = -self.pull(r)
         u, direction, square = jnp.zeros_like(gradient), gradient, gradient @ gradient
         for _ in range(iterations):
@@ -137,19 +152,21 @@ def _energy(polygon: Polygon) -> Scalar:
     return (len(polygon) - 1) * jnp.sum(jnp.diff(polygon, axis=0) ** 2)
 
 
-def _extrapolated(polygon: Polygon) -> Scalar:
-    fine, coarse = (jnp.sum(root(jnp.sum(jnp.diff(c, axis=0) ** 2, axis=-1))) for c in (polygon, polygon[::2]))
+def _extrapolate(polygon: Polygon) -> Scalar:
+    fine, coarse = (
+        jnp.sum(root(jnp.sum(jnp.diff(c, axis=0) ** 2, axis=-1))) for c in (polygon, polygon[::2])
+    )
     return (4 * fine - coarse) / 3
 
 
-def _guarded(L: Scalar, linear: _Linear, chord: Point) -> Scalar:
-    # Differences of decoded points lose digits as the points approach: relative error ε‖c‖/L, while the speed at the
-    # midpoint errs by (L/‖c‖)². The two are equal where L = ε^⅓ ‖c‖.
+def _guard_precision(L: Scalar, linear: _Linear, chord: Point) -> Scalar:
+    # Differences of decoded points lose digits as the points approach: the relative error is
+    # ε‖c‖/L. The error of the speed at the midpoint is (L/‖c‖)². They are equal at L = ε^⅓ ‖c‖.
     blurred = jnp.finfo(L.dtype).eps ** (1 / 3) * root(jnp.sum(linear.value**2))
     speed = root(jnp.sum(linear.push(chord) ** 2))
     return jnp.where(blurred >= L, speed, L)
 
 
 def _ratio(above: Scalar, below: Scalar) -> Scalar:
-    # Coincident endpoints and a singular G give 0/0: there is nothing to correct.
+    # Coincident endpoints and a singular G give 0/0; then there is nothing to correct.
     return jnp.where(below > 0, above / jnp.where(below > 0, below, 1), 0)

@@ -1,20 +1,20 @@
-"""The geodesic equation as an initial and a boundary value problem, an oracle for the variational solvers.
+"""The geodesic equation as an initial and as a boundary value problem.
+
+It is an independent check of the variational solvers and needs diffrax (extra `geodesics`).
 
     G(γ) γ'' = ½ ∇_z(γ'ᵀG(z)γ') − (D_z G)[γ'] γ'
 
-is the Euler–Lagrange equation of the energy. `exponential` integrates it; `Shooting` finds the initial velocity that
-hits the other end by Newton's method. It needs a regular `G`, and a solution only has to be a geodesic, not a shortest
-one.
+is the Euler–Lagrange equation of the energy. `exponential` integrates it; `Shooting` finds the
+initial velocity that reaches the other end by Newton's method. Both need a regular `G`. A solution
+is a geodesic, but not always a shortest one.
 """
 
-from typing import Any
-
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gelato.errors import import_extra
 from gelato.geometry.curve import Curve, Legendre, Scalar, gauss, length_and_energy
 from gelato.geometry.metric import AbstractMetric, Point, Tangent
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
@@ -23,7 +23,7 @@ FIT_NODES = 32
 
 
 def acceleration(metric: AbstractMetric, point: Point, velocity: Tangent) -> Tangent:
-    """`γ'' = −Γ(γ', γ')` of the geodesic through a point with a velocity."""
+    """Compute `γ'' = −Γ(γ', γ')` of the geodesic through a point with a velocity."""
     gradient = jax.grad(lambda z: metric.quadratic(z, velocity))(point)
     drift = jax.jvp(lambda z: metric(z) @ velocity, (point,), (velocity,))[1]
     return jnp.linalg.solve(metric(point), gradient / 2 - drift)
@@ -37,9 +37,13 @@ def exponential(
     tolerance: float = 1e-6,
     max_steps: int = 512,
 ) -> tuple[Float[Array, "times dim"], Float[Array, "times dim"]]:
-    """Points and velocities at given times of the geodesic with given `γ(0)` and `γ'(0)` (NaN if it diverges)."""
+    """Follow the geodesic that starts at a point with a velocity.
 
-    def field(t: Any, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:  # noqa: ARG001
+    Returns points and velocities at the given times in `[0, 1]`, or NaN if the solver diverges.
+    """
+    diffrax = import_extra("diffrax", "geodesics")
+
+    def field(t: Scalar, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:  # noqa: ARG001
         z, v = y
         return v, acceleration(metric, z, v)
 
@@ -62,7 +66,10 @@ def exponential(
 
 
 class Shooting(AbstractSolver):
-    """Newton's method on `exp_a(v) = b`, started from the straight line's velocity and halved where it overshoots."""
+    """Newton's method on `exp_a(v) = b`, with shorter steps where a full step overshoots.
+
+    It starts from the velocity of the straight line.
+    """
 
     steps: int = eqx.field(static=True, default=12)
     modes: int = eqx.field(static=True, default=12)
@@ -75,13 +82,16 @@ class Shooting(AbstractSolver):
         def miss(v: Tangent) -> Tangent:
             return exponential(metric, a, v, one, self.tolerance)[0][0] - b
 
-        # Every call of `miss` is a solver to compile: the value comes with the Jacobian, the last error with the step.
-        linearised = jax.jacfwd(lambda v: (miss(v),) * 2, has_aux=True)
+        # Each use of `miss` compiles one more solver. Therefore one call returns the value with
+        # the Jacobian, and each step returns its error.
+        linearise = jax.jacfwd(lambda v: (miss(v),) * 2, has_aux=True)
 
         def newton(v: Tangent, _: None) -> tuple[Tangent, Scalar]:
-            J, missed = linearised(v)
-            trials = v - jnp.asarray([1.0, 0.5, 0.2, 0.05], v.dtype)[:, None] * jnp.linalg.solve(J, missed)
-            errors = jnp.nan_to_num(jax.vmap(lambda v: jnp.linalg.norm(miss(v)))(trials), nan=jnp.inf)
+            J, missed = linearise(v)
+            rates = jnp.asarray([1.0, 0.5, 0.2, 0.05], v.dtype)
+            trials = v - rates[:, None] * jnp.linalg.solve(J, missed)
+            errors = jax.vmap(lambda v: jnp.linalg.norm(miss(v)))(trials)
+            errors = jnp.nan_to_num(errors, nan=jnp.inf)
             return trials[jnp.argmin(errors)], jnp.min(errors)
 
         velocity, errors = jax.lax.scan(newton, b - a, None, length=self.steps)
@@ -92,7 +102,8 @@ class Shooting(AbstractSolver):
         return Geodesic(curve, L, E, converged & jnp.isfinite(L))
 
     def _fit(self, metric: AbstractMetric, a: Point, b: Point, velocity: Tangent) -> Curve:
-        # The shape functions' slopes are orthonormal, so projecting the velocity gives the coefficients.
+        # The slopes of the shape functions are orthonormal, so the coefficients are projections of
+        # the velocity.
         basis = Legendre(self.modes)
         t, w = gauss(FIT_NODES)
         _, velocities = exponential(metric, a, velocity, jnp.asarray(t, a.dtype), self.tolerance)

@@ -1,13 +1,14 @@
-"""The paper's Algorithm "Geodesic Distance Estimation", to the letter where it can be: the reproduction mode.
+"""The paper's algorithm "Geodesic Distance Estimation", for reproduction.
 
-A cubic spline of 8 coefficients, SGD with momentum 0.99 and rate 1e-3, 20 steps, on the discrete energy over 10 points,
+The curve is a cubic spline with 8 coefficients. SGD with momentum 0.99 and rate 1e-3 makes 20 steps
+on the discrete energy over 10 points:
 
-    E(θ) = Σᵢ ‖Φ(γ(i/n)) − Φ(γ((i−1)/n))‖²,
+    E(θ) = Σᵢ ‖Φ(γ(i/n)) − Φ(γ((i−1)/n))‖²
 
-the squared norms that the pseudo-code's differences must mean (they telescope as printed). The length is
-`Σᵢ √(γ'ᵀG(γ)γ') / n` with the root that Definition 1 has and the algorithm lacks. Its step size carries a unit:
-rescaled observations make it diverge, so the result is flagged, and may be longer than the straight line, as the
-paper's is.
+The pseudo-code prints differences without squared norms, but their sum would telescope. The length
+is `Σᵢ √(γ'ᵀG(γ)γ') / n`, with the root of Definition 1 that the algorithm omits. The step size
+depends on units: rescaled observations can make SGD diverge. Then `converged` is false, and the
+result may be longer than the straight line, as in the paper.
 """
 
 import equinox as eqx
@@ -24,7 +25,10 @@ from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 
 
 class PaperSGD(AbstractSolver):
-    """SGD steps on a spline's discrete energy (`converged`: the last step changed it by less than a thousandth)."""
+    """SGD on the discrete energy of a spline.
+
+    `converged` means that the last step changed the energy by less than a thousandth.
+    """
 
     coefficients: int = eqx.field(static=True, default=8)
     steps: int = eqx.field(static=True, default=20)
@@ -35,7 +39,10 @@ class PaperSGD(AbstractSolver):
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
         check_dimensions(a, b)
         if not isinstance(metric, AbstractImmersed):
-            raise InputError(f"{type(metric).__name__} has no immersion, which the paper's solver needs: use Converged")
+            raise InputError(
+                f"PaperSGD needs an immersion, which {type(metric).__name__} does not have. "
+                "Use Converged."
+            )
         line = straight(a, b, Spline(self.coefficients))
         phi = metric.immersion(jax.lax.stop_gradient((a + b) / 2))
         grid = np.linspace(0, 1, self.points + 1)
@@ -49,16 +56,22 @@ class PaperSGD(AbstractSolver):
 
         optimiser = optax.sgd(self.rate, self.momentum)
 
-        def step(carry: tuple[Array, optax.OptState], _: None) -> tuple[tuple[Array, optax.OptState], Array]:
+        def step(
+            carry: tuple[Array, optax.OptState], _: None
+        ) -> tuple[tuple[Array, optax.OptState], Array]:
             shape, state = carry
             value, gradient = jax.value_and_grad(discrete_energy)(shape)
             updates, state = optimiser.update(gradient, state)
             return (optax.apply_updates(shape, updates), state), value
 
         origin = line.coefficients
-        (shape, _), values = jax.lax.scan(step, (origin, optimiser.init(origin)), None, length=self.steps)
+        (shape, _), values = jax.lax.scan(
+            step, (origin, optimiser.init(origin)), None, length=self.steps
+        )
         curve = with_shape(jax.lax.stop_gradient(shape))
         squares = jax.vmap(metric.quadratic)(*curve.at(grid[1:]))
         L = jnp.mean(root(squares))
-        settled = (jnp.abs(values[-1] - values[-2]) <= 1e-3 * values[-1]) & (values[-1] <= values[0])
+        settled = (jnp.abs(values[-1] - values[-2]) <= 1e-3 * values[-1]) & (
+            values[-1] <= values[0]
+        )
         return Geodesic(curve, L, jnp.mean(squares), settled & jnp.isfinite(L))

@@ -1,4 +1,4 @@
-"""What every geodesic solver takes and returns, the straight line, and the bracket around every distance.
+"""The interface of geodesic solvers, the straight line, and bounds of distances.
 
 ‖Φ(a) − Φ(b)‖  ≤  d(a, b) = inf_γ ∫ √(γ'ᵀG(γ)γ') dt  ≤  length of the straight line
 """
@@ -16,7 +16,7 @@ from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
 
 
 class Geodesic(eqx.Module):
-    """A curve with its length, its energy, and whether the solver's own test of convergence passed."""
+    """A curve with its length and energy; `converged` is the result of the solver's own test."""
 
     curve: Curve
     length: Scalar
@@ -25,15 +25,15 @@ class Geodesic(eqx.Module):
 
 
 class AbstractSolver(eqx.Module):
-    """A way to find a short curve between two points; hyperparameters are its fields."""
+    """A method to find a short curve between two points; its fields are hyperparameters."""
 
     @abstractmethod
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
-        """The curve found between `a` and `b`: pure, to be `jit`ted and `vmap`ped."""
+        """Find a curve from `a` to `b`. Pure; use `jit` and `vmap`."""
 
 
 class Straight(AbstractSolver):
-    """The straight line, measured by Gauss quadrature: the upper end of the bracket, and no solver at all."""
+    """The straight line, measured by Gauss quadrature: an upper bound of the distance."""
 
     nodes: int = eqx.field(static=True, default=3)
 
@@ -45,22 +45,22 @@ class Straight(AbstractSolver):
 
 
 def lower_bound(metric: AbstractImmersed, a: Point, b: Point) -> Scalar:
-    """`‖Φ(a) − Φ(b)‖`, no longer than any curve in latent space (Φ anchored at the midpoint)."""
+    """Compute the lower bound `‖Φ(a) − Φ(b)‖` of the distance, with Φ anchored at the midpoint."""
     phi = metric.immersion((a + b) / 2)
-    # The shortened products of an accelerator would blur the difference.
+    # An accelerator's fast products have too little precision for this difference.
     with jax.default_matmul_precision("float32"):
         return jnp.linalg.norm(phi(b) - phi(a))
 
 
 def bracket(metric: AbstractImmersed, a: Point, b: Point, nodes: int = 8) -> Float[Array, "2"]:
-    """`[‖Φ(a) − Φ(b)‖, length of the straight line]`, the distance's lower and upper bound."""
+    """Compute the bounds of the distance: `[‖Φ(a) − Φ(b)‖, length of the straight line]`."""
     return jnp.stack([lower_bound(metric, a, b), Straight(nodes)(metric, a, b).length])
 
 
 def check_dimensions(a: Point, b: Point) -> None:
-    """Refuse endpoints that do not live in the same space."""
+    """Raise an error if the endpoints are not two vectors of equal size."""
     if a.shape != b.shape or a.ndim != 1:
         raise InputError(
-            f"endpoints have shapes {a.shape} and {b.shape}; a solver takes two single points of one dimension: "
-            "pass vectors of equal size and `vmap` over batches"
+            f"The endpoints have shapes {a.shape} and {b.shape}. "
+            "Pass two vectors of equal size and use `vmap` for batches."
         )

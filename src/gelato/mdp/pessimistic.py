@@ -1,7 +1,7 @@
-"""The pessimistic MDP of Algorithm 1, as pure functions: starts from data, steps of a model, reward `r − λU`.
+"""The pessimistic MDP of Algorithm 1 as pure functions: steps of a model, rewards `r − λU`.
 
-A rule or the model's head *terminates* an episode; the horizon *truncates* it, which ends the rollout and not the task:
-the value of the last state still counts.
+Episodes start from the data. A rule or the model's head *terminates* an episode. The horizon
+*truncates* it: the rollout ends, the task does not, and the value of the last state still counts.
 """
 
 from collections.abc import Callable
@@ -9,99 +9,127 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from gelato.mdp.dynamics import AbstractDynamics, Action, Latent
+from gelato.dynamics.interface import AbstractDynamics, Action, Latent
 from gelato.uncertainty.penalty import AbstractPenalty
-
-Policy = Callable[..., Action]
 
 
 class State(eqx.Module):
-    """Where an episode is: the latent state and how many steps it took."""
+    """Where an episode is: its latent state and the number of steps so far."""
 
     latent: Float[Array, "*batch latent"]
     elapsed: Int[Array, "*batch"]
 
 
 class Step(eqx.Module):
-    """What a step gives; `penalty` is `U`, and `reward` has `λU` taken off already."""
+    """One imagined step before it is penalised. `embedding` is what the penalty judges.
 
-    state: State
+    `extra` is what the policy returned with the action, such as a log-density.
+    """
+
+    latent: Float[Array, "*batch latent"]
+    action: Float[Array, "*batch action"]
     reward: Float[Array, "*batch"]
+    next_latent: Float[Array, "*batch latent"]
     terminated: Bool[Array, "*batch"]
     truncated: Bool[Array, "*batch"]
-    penalty: Float[Array, "*batch"]
+    embedding: Float[Array, "*batch embedding"]
+    extra: PyTree
+
+    @property
+    def ended(self) -> Bool[Array, "*batch"]:
+        """Whether the episode ends here, for either reason."""
+        return self.terminated | self.truncated
 
 
-class Experience(eqx.Module):
-    """Transitions as an agent learns from them; every array has the row as its first axis."""
-
-    latents: Float[Array, "*n latent"]
-    actions: Float[Array, "*n action"]
-    rewards: Float[Array, "*n"]
-    next_latents: Float[Array, "*n latent"]
-    terminated: Float[Array, "*n"]
+Act = Callable[..., tuple[Action, PyTree]]
 
 
-class PessimisticMDP(eqx.Module):
-    """`reset` and `step` over learned dynamics; `penalty_weight` is λ, in units of reward for a `U` of 1."""
+class ImaginedMDP(eqx.Module):
+    """Episodes of learned dynamics that start from data and last at most `horizon` steps."""
 
     dynamics: AbstractDynamics
-    penalty: AbstractPenalty
-    penalty_weight: Float[Array, ""]
     starts: Float[Array, "n latent"]
     horizon: int = eqx.field(static=True)
 
     def reset(self, *, key: PRNGKeyArray) -> State:
-        """A latent state of the data."""
-        return State(draw(self.starts, key=key), jnp.zeros((), jnp.int32))
+        """Start from a random state of the data."""
+        return State(draw_start(self.starts, key=key), jnp.zeros((), jnp.int32))
 
-    def step(self, state: State, action: Action, *, key: PRNGKeyArray) -> Step:
-        """One step; `action` is as the model sees it (`action_space.encode`)."""
-        e = self.dynamics.embed(state.latent, action)
-        outcome = self.dynamics.imagine(e, key=key)
-        penalty = self.penalty(e)
-        elapsed = state.elapsed + 1
+    def step(self, state: State, action: Action, extra: PyTree, *, key: PRNGKeyArray) -> Step:
+        """Take one step. `action` is encoded as the model expects (`action_space.encode`)."""
+        embedding = self.dynamics.embed(state.latent, action)
+        outcome = self.dynamics.imagine(embedding, key=key)
+        truncated = (state.elapsed + 1 >= self.horizon) & ~outcome.terminated
         return Step(
-            State(outcome.latent, elapsed),
-            outcome.reward - self.penalty_weight * penalty,
+            state.latent,
+            action,
+            outcome.reward,
+            outcome.latent,
             outcome.terminated,
-            (elapsed >= self.horizon) & ~outcome.terminated,
-            penalty,
+            truncated,
+            embedding,
+            extra,
         )
 
+    def follow(self, state: State, step: Step, *, key: PRNGKeyArray) -> State:
+        """Return the state after a step: the next one, or a new start if the episode ended."""
+        latent: Latent = jnp.where(step.ended, draw_start(self.starts, key=key), step.next_latent)
+        return State(latent, jnp.where(step.ended, 0, state.elapsed + 1))
 
-def draw(starts: Float[Array, "n latent"], *, key: PRNGKeyArray) -> Latent:
-    """One of the starts, uniformly."""
+
+class PessimisticMDP(eqx.Module):
+    """The imagined MDP with reward `r − λU`. `penalty_weight` is λ, in units of reward."""
+
+    imagined: ImaginedMDP
+    penalty: AbstractPenalty
+    penalty_weight: Float[Array, ""]
+
+    def reset(self, *, key: PRNGKeyArray) -> State:
+        """Start from a random state of the data."""
+        return self.imagined.reset(key=key)
+
+    def step(self, state: State, action: Action, *, key: PRNGKeyArray) -> Step:
+        """Take one step. Its reward is penalised, and `extra` is the penalty `U`."""
+        step = self.imagined.step(state, action, jnp.zeros(()), key=key)
+        penalty = self.penalty(step.embedding)
+        reward = subtract_penalty(step.reward, penalty, self.penalty_weight)
+        return eqx.tree_at(lambda s: (s.reward, s.extra), step, (reward, penalty))
+
+
+def subtract_penalty(
+    reward: Float[Array, "*batch"], penalty: Float[Array, "*batch"], weight: Float[Array, "..."]
+) -> Float[Array, "*batch"]:
+    """Return `r − λU`."""
+    return reward - weight * penalty
+
+
+def draw_start(starts: Float[Array, "n latent"], *, key: PRNGKeyArray) -> Latent:
+    """Draw one of the starts uniformly."""
     return starts[jax.random.randint(key, (), 0, len(starts))]
 
 
-def branch(
-    dynamics: AbstractDynamics,
-    starts: Float[Array, "n latent"],
-    policy: Policy,
-    *,
-    branches: int,
-    horizon: int,
-    key: PRNGKeyArray,
-) -> tuple[Experience, Float[Array, "steps embedding"]]:
-    """`branches` episodes side by side for `horizon` steps, and the embedding of every step, to penalise it.
+def start_episodes(mdp: ImaginedMDP, episodes: int, *, key: PRNGKeyArray) -> State:
+    """Start several episodes."""
+    return jax.vmap(lambda key: mdp.reset(key=key))(jax.random.split(key, episodes))
 
-    An episode that terminates starts anew from the data, so that every row is a step.
+
+def rollout(
+    mdp: ImaginedMDP, states: State, act: Act, steps: int, *, key: PRNGKeyArray
+) -> tuple[Step, State]:
+    """Run episodes side by side: steps `[steps, episodes]`, and where the episodes are then.
+
+    `act(z, key=key)` returns an action and anything to keep with it. An episode that ends starts
+    again from the data, so every row is a step.
     """
 
-    def step(latent: Latent, key: PRNGKeyArray) -> tuple[Latent, tuple[Experience, Array]]:
+    def advance(state: State, key: PRNGKeyArray) -> tuple[State, Step]:
         act_key, step_key, start_key = jax.random.split(key, 3)
-        action = policy(latent, key=act_key)
-        e = dynamics.embed(latent, action)
-        outcome = dynamics.imagine(e, key=step_key)
-        row = Experience(latent, action, outcome.reward, outcome.latent, outcome.terminated.astype(jnp.float32))
-        return jnp.where(outcome.terminated, draw(starts, key=start_key), outcome.latent), (row, e)
+        action, extra = act(state.latent, key=act_key)
+        step = mdp.step(state, action, extra, key=step_key)
+        return mdp.follow(state, step, key=start_key), step
 
-    start_key, key = jax.random.split(key)
-    first = jax.vmap(lambda key: draw(starts, key=key))(jax.random.split(start_key, branches))
-    keys = jax.random.split(key, (horizon, branches))
-    _, taken = jax.lax.scan(lambda z, keys: jax.vmap(step)(z, keys), first, keys)
-    rows, embeddings = jax.tree.map(lambda x: x.reshape(horizon * branches, *x.shape[2:]), taken)
-    return rows, embeddings
+    keys = jax.random.split(key, (steps, len(states.elapsed)))
+    states, taken = jax.lax.scan(lambda s, k: jax.vmap(advance)(s, k), states, keys)
+    return taken, states

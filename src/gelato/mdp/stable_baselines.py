@@ -1,4 +1,4 @@
-"""The pessimistic MDP for Stable-Baselines3 (the extra `sb3`): its `VecEnv` around our Gymnasium vector environment."""
+"""The pessimistic vector environment as a `VecEnv` of Stable-Baselines3 (the extra `sb3`)."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from gelato.mdp.vector_env import PessimisticVectorEnv
 
 
 class StableBaselinesEnv(VecEnv):
-    """`PPO("MlpPolicy", StableBaselinesEnv(env))`."""
+    """Use it as `PPO("MlpPolicy", StableBaselinesEnv(env))`."""
 
     def __init__(self, env: PessimisticVectorEnv) -> None:
         self.env = env
@@ -17,17 +17,17 @@ class StableBaselinesEnv(VecEnv):
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
     def reset(self) -> np.ndarray:
-        """First observations; a seed given by `seed` is used once."""
+        """Return the first observations; a seed set with `seed` is used once."""
         seed = self._seeds[0]
         self._reset_seeds()
         return self.env.reset(seed=seed)[0]
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep the actions for `step_wait`."""
+        """Store the actions for `step_wait`."""
         self._actions = actions
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """One step of every episode, as Stable-Baselines3 wants it told."""
+        """Take one step of every episode, in the form that Stable-Baselines3 expects."""
         assert self._actions is not None
         observations, rewards, terminated, truncated, infos = self.env.step(self._actions)
         ended = terminated | truncated
@@ -38,10 +38,10 @@ class StableBaselinesEnv(VecEnv):
         return observations, rewards.astype(np.float32), ended, told
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of the environment, the same for every episode."""
+        """Return an attribute of the environment, once per episode."""
         return [getattr(self.env, attr_name, None)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
@@ -49,12 +49,14 @@ class StableBaselinesEnv(VecEnv):
         del indices
         setattr(self.env, attr_name, value)
 
-    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
+    ) -> list[Any]:
         """Call a method of the environment."""
         result = getattr(self.env, method_name)(*method_args, **method_kwargs)
         return [result] * len(list(self._get_indices(indices)))
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Episodes are not wrapped one by one."""
+        """Return False: single episodes are not wrapped."""
         del wrapper_class
         return [False] * len(list(self._get_indices(indices)))

@@ -1,11 +1,10 @@
-"""The pessimistic MDP as a Gymnasium vector environment, so that any library can be Algorithm 1's "RL algorithm"."""
+"""The pessimistic MDP as a Gymnasium vector environment, for agents of other libraries."""
 
 from typing import Any
 
 import equinox as eqx
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -16,9 +15,9 @@ from gelato.mdp.pessimistic import PessimisticMDP, State, Step
 
 
 class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """`num_envs` episodes of the MDP side by side. Observations are latent states, rewards `r − λU`.
+    """Episodes of the MDP side by side. Observations are latent states, rewards `r − λU`.
 
-    An episode that ends starts anew in the same step; `infos["final_obs"]` then holds where it ended, and
+    An episode that ends restarts in the same step; `infos["final_obs"]` then holds its last state.
     `infos["penalty"]` always holds `U`.
     """
 
@@ -28,7 +27,7 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         if num_envs < 1:
             raise InputError(f"num_envs is {num_envs}; it must be at least 1")
         self.mdp, self.num_envs, self._space = mdp, num_envs, action_space
-        size = mdp.starts.shape[1]
+        size = mdp.imagined.starts.shape[1]
         self.single_observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
         self.single_action_space = to_gymnasium(action_space)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -39,7 +38,7 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start every episode from a state of the data; `seed` fixes all that follows."""
+        """Start every episode from a state of the data; `seed` fixes everything that follows."""
         del options
         if isinstance(seed, list):
             seed = seed[0]
@@ -49,25 +48,44 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._state = _reset(self.mdp, jax.random.split(key, self.num_envs))
         return np.array(self._state.latent), {}
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every episode."""
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take one step of every episode."""
         if self._state is None:
             raise InputError("step was called before reset; call reset first")
         given = np.asarray(actions)
         if given.shape != self.action_space.shape:
-            raise InputError(f"actions have shape {given.shape}; it must be {self.action_space.shape}")
-        encoded = self._space.encode(given if isinstance(self._space, Discrete) else given.astype(np.float32))
+            raise InputError(
+                f"actions have shape {given.shape}; it must be {self.action_space.shape}"
+            )
+        encoded = self._space.encode(
+            given if isinstance(self._space, Discrete) else given.astype(np.float32)
+        )
         self._key, key = jax.random.split(self._key)
-        step, self._state = _step(self.mdp, self._state, encoded, jax.random.split(key, self.num_envs))
-        # Copied, all of it: other libraries write into what they are given.
+        step, self._state = _step(
+            self.mdp, self._state, encoded, jax.random.split(key, self.num_envs)
+        )
+        # Copy everything, because other libraries write into the arrays they receive.
         terminated, truncated = np.array(step.terminated), np.array(step.truncated)
-        infos: dict[str, Any] = {"penalty": np.array(step.penalty), "_penalty": np.ones(self.num_envs, bool)}
+        infos: dict[str, Any] = {
+            "penalty": np.array(step.extra),
+            "_penalty": np.ones(self.num_envs, bool),
+        }
         ended = terminated | truncated
         if ended.any():
-            final = np.array(step.state.latent)
-            infos["final_obs"] = np.array([row if end else None for row, end in zip(final, ended)], dtype=object)
+            final = np.array(step.next_latent)
+            infos["final_obs"] = np.array(
+                [row if end else None for row, end in zip(final, ended)], dtype=object
+            )
             infos["_final_obs"] = ended
-        return np.array(self._state.latent), np.array(step.reward, np.float64), terminated, truncated, infos
+        return (
+            np.array(self._state.latent),
+            np.array(step.reward, np.float64),
+            terminated,
+            truncated,
+            infos,
+        )
 
 
 @eqx.filter_jit
@@ -77,12 +95,11 @@ def _reset(mdp: PessimisticMDP, keys: Any) -> State:
 
 @eqx.filter_jit
 def _step(mdp: PessimisticMDP, state: State, actions: Any, keys: Any) -> tuple[Step, State]:
-    """The step, and the state to go on from."""
+    """Take one step of every episode; return it and the next states."""
 
     def one(state: State, action: Any, key: Any) -> tuple[Step, State]:
-        step_key, reset_key = jax.random.split(key)
+        step_key, start_key = jax.random.split(key)
         step = mdp.step(state, action, key=step_key)
-        ended, fresh = step.terminated | step.truncated, mdp.reset(key=reset_key)
-        return step, jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, step.state)
+        return step, mdp.imagined.follow(state, step, key=start_key)
 
     return jax.vmap(one)(state, actions, keys)

@@ -1,4 +1,4 @@
-"""How good a fitted model is, on held-out episodes: one step ahead, and along real action sequences."""
+"""Measure the accuracy of a fitted model on held-out episodes, for one step and in rollouts."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from scipy.stats import norm
 
-from gelato.data.transitions import Transitions, evenly
-from gelato.envs.termination import Rule, termination_rule
+from gelato.data.transitions import Transitions, choose_evenly
 from gelato.model.config import ModelConfig
-from gelato.model.fit import normalised_batch
+from gelato.model.fit import normalise_batch
 from gelato.model.latent import LatentModel, Scaling, predict
 from gelato.model.objective import Batch, objective_terms
 from gelato.model.training import FittedModel, rank_warning
+from gelato.tasks.task import Rule, find_termination_rule
 
 LEVELS = (0.5, 0.9, 0.99)
 HORIZON = 50
@@ -23,12 +23,13 @@ _CHUNK = 4096
 _ROWS = 100_000
 _STARTS = 128
 _SAMPLES = 32
-# A latent dimension is active where its posterior mean varies over the data by more than this (Burda et al., 2016).
+# A latent dimension is active if the variance of its posterior mean over the data exceeds this
+# (Burda et al., 2016).
 _ACTIVE_VARIANCE = 0.01
 
 
 class StepRecord(eqx.Module):
-    """Predictions for held-out rows in normalised units; the first axis is the row."""
+    """Predictions for held-out rows, in normalised units. The first axis is the row."""
 
     mean: Float[Array, "*n state"]
     variance: Float[Array, "*n state"]
@@ -39,13 +40,14 @@ class StepRecord(eqx.Module):
 
 
 def check_model(fitted: FittedModel, *, with_rollouts: bool = True) -> dict[str, Any]:
-    """Measure every seed on the held-out episodes of its fit; plain values that print and serialise."""
+    """Measure every seed on the held-out episodes of its fit; return values for JSON."""
     _, held_out = fitted.parts
-    rows = evenly(held_out, _ROWS)
-    seeds = [
-        {"seed": seed, **_check_seed(fitted, fitted.seed(index), held_out, rows, with_rollouts=with_rollouts)}
-        for index, seed in enumerate(fitted.seeds)
-    ]
+    rows = choose_evenly(held_out, _ROWS)
+    seeds = []
+    for index, seed in enumerate(fitted.seeds):
+        model = fitted.seed(index)
+        found = _check_seed(fitted, model, held_out, rows, with_rollouts=with_rollouts)
+        seeds.append({"seed": seed, **found})
     state_size = held_out.states.shape[1]
     embedding_size = fitted.config.latent_size + held_out.action_space.size
     warnings = []
@@ -54,8 +56,9 @@ def check_model(fitted: FittedModel, *, with_rollouts: bool = True) -> dict[str,
     for result in seeds:
         if 2 * result["active_latents"] < min(fitted.config.latent_size, state_size):
             warnings.append(
-                f"seed {result['seed']}: only {result['active_latents']} of {fitted.config.latent_size} latent "
-                "dimensions are in use; the posterior has collapsed. Lower the KL weight or the minimum variance"
+                f"seed {result['seed']}: only {result['active_latents']} of "
+                f"{fitted.config.latent_size} latent dimensions are active: the posterior "
+                "collapsed. Use a smaller KL weight or minimum variance"
             )
     return {
         "run": str(fitted.run.folder),
@@ -69,20 +72,30 @@ def check_model(fitted: FittedModel, *, with_rollouts: bool = True) -> dict[str,
 
 
 def _check_seed(
-    fitted: FittedModel, model: LatentModel, held_out: Transitions, rows: np.ndarray, *, with_rollouts: bool
+    fitted: FittedModel,
+    model: LatentModel,
+    held_out: Transitions,
+    rows: np.ndarray,
+    *,
+    with_rollouts: bool,
 ) -> dict[str, Any]:
     chosen = held_out[rows]
-    batch = normalised_batch(chosen, fitted.scaling, jnp.ones((len(rows), model.members)))
-    rule = termination_rule(fitted.dataset.environment, batch.states.shape[1])
-    step = _steps(model, fitted.scaling, rule, batch)
+    batch = normalise_batch(chosen, fitted.scaling, jnp.ones((len(rows), model.members)))
+    rule = find_termination_rule(fitted.dataset.environment, batch.states.shape[1])
+    step = _predict_rows(model, fitted.scaling, rule, batch)
     states, truth = np.asarray(batch.states), np.asarray(batch.next_states)
     error, change = np.asarray(step.mean) - truth, truth - states
     ended = np.asarray(chosen.terminated)
     result = {
         "delta_r2": _r2(error, change),
-        "delta_r2_per_dimension": [_r2(error[:, [d]], change[:, [d]]) for d in range(error.shape[1])],
+        "delta_r2_per_dimension": [
+            _r2(error[:, [d]], change[:, [d]]) for d in range(error.shape[1])
+        ],
         "negative_log_likelihood": float(-step.log_density.mean()),
-        **{f"coverage_{round(100 * level)}": _coverage(error, np.asarray(step.variance), level) for level in LEVELS},
+        **{
+            f"coverage_{round(100 * level)}": _coverage(error, np.asarray(step.variance), level)
+            for level in LEVELS
+        },
         "reward_r2": _r2(np.asarray(step.reward - batch.rewards), np.asarray(batch.rewards)),
         **_termination_scores(np.asarray(step.ends), ended),
         "termination_by": "learned head" if rule is None else "known rule",
@@ -94,26 +107,36 @@ def _check_seed(
     return result
 
 
-def _steps(model: LatentModel, scaling: Scaling, rule: Rule | None, batch: Batch) -> StepRecord:
-    """One-step predictions, in chunks of bounded memory."""
-
-    @eqx.filter_jit
-    def chunk(model: LatentModel, part: Batch) -> StepRecord:
-        return jax.vmap(lambda row: _step(model, scaling, rule, row))(part)
-
-    starts = range(0, batch.rewards.shape[0], _CHUNK)
-    parts = [chunk(model, _rows(batch, slice(start, start + _CHUNK))) for start in starts]
+def _predict_rows(
+    model: LatentModel, scaling: Scaling, rule: Rule | None, batch: Batch
+) -> StepRecord:
+    """Predict one step from every row, in chunks of bounded memory."""
+    parts = []
+    for start in range(0, batch.rewards.shape[0], _CHUNK):
+        part = _take_rows(batch, slice(start, start + _CHUNK))
+        parts.append(_predict_chunk(model, scaling, rule, part))
     return jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
 
 
-def _rows(batch: Batch, rows: slice) -> Batch:
+@eqx.filter_jit
+def _predict_chunk(
+    model: LatentModel, scaling: Scaling, rule: Rule | None, part: Batch
+) -> StepRecord:
+    return jax.vmap(lambda row: _predict_row(model, scaling, rule, row))(part)
+
+
+def _take_rows(batch: Batch, rows: slice) -> Batch:
     return jax.tree.map(lambda column: column[rows], batch)
 
 
-def _step(model: LatentModel, scaling: Scaling, rule: Rule | None, row: Batch) -> StepRecord:
+def _predict_row(model: LatentModel, scaling: Scaling, rule: Rule | None, row: Batch) -> StepRecord:
     prediction = predict(model, row.states, row.actions)
     next_state = prediction.next_state()
-    ends = prediction.termination > 0.5 if rule is None else rule(jnp.asarray(scaling.states.inverse(next_state.mean)))
+    ends = (
+        prediction.termination > 0.5
+        if rule is None
+        else rule(jnp.asarray(scaling.states.inverse(next_state.mean)))
+    )
     return StepRecord(
         mean=next_state.mean,
         variance=next_state.variance,
@@ -125,13 +148,15 @@ def _step(model: LatentModel, scaling: Scaling, rule: Rule | None, row: Batch) -
 
 
 def _r2(error: np.ndarray, target: np.ndarray) -> float | None:
-    """`1 − Σ error² / Σ (target − mean)²` over all columns; None for a constant target."""
+    """Return `1 − Σ error² / Σ (target − mean)²` over all columns; None for a constant target."""
     spread = np.square(target - target.mean(axis=0), dtype=np.float64).sum()
-    return None if spread < 1e-12 * len(target) else float(1 - np.square(error, dtype=np.float64).sum() / spread)
+    if spread < 1e-12 * len(target):
+        return None
+    return float(1 - np.square(error, dtype=np.float64).sum() / spread)
 
 
 def _coverage(error: np.ndarray, variance: np.ndarray, level: float) -> float:
-    """How often the truth lies in the central interval of that level."""
+    """Return how often the truth lies in the central interval of this level."""
     return float((np.abs(error) <= norm.ppf(0.5 + level / 2) * np.sqrt(variance)).mean())
 
 
@@ -144,11 +169,14 @@ def _termination_scores(predicted: np.ndarray, truth: np.ndarray) -> dict[str, f
     }
 
 
+_objective_terms = eqx.filter_jit(objective_terms)
+
+
 def _objective(model: LatentModel, batch: Batch, config: ModelConfig) -> dict[str, float]:
-    terms = eqx.filter_jit(objective_terms)(
+    terms = _objective_terms(
         model,
         model.encoder,
-        _rows(batch, slice(_CHUNK)),
+        _take_rows(batch, slice(_CHUNK)),
         minimum_variance=config.minimum_variance,
         per_dimension=config.variance_per_dimension,
         key=jax.random.key(0),
@@ -157,14 +185,14 @@ def _objective(model: LatentModel, batch: Batch, config: ModelConfig) -> dict[st
 
 
 def action_sequences(held_out: Transitions, horizon: int, starts: int) -> np.ndarray:
-    """First rows of stretches of `horizon` steps inside held-out episodes, spread over all there are."""
+    """Choose first rows of sequences of `horizon` steps in held-out episodes, spread evenly."""
     firsts = [np.arange(rows.start, rows.stop - horizon + 1) for rows in held_out.episode_slices]
     available = np.concatenate(firsts)
-    return available[evenly(available, starts)]
+    return available[choose_evenly(available, starts)]
 
 
 def longest_horizon(held_out: Transitions) -> int:
-    """The longest open-loop rollout the held-out episodes allow, at most `HORIZON`."""
+    """Return the longest open-loop rollout that held-out episodes allow, at most `HORIZON`."""
     return min(HORIZON, max(rows.stop - rows.start for rows in held_out.episode_slices))
 
 
@@ -177,22 +205,27 @@ def rollout(
     samples: int = _SAMPLES,
     key: PRNGKeyArray,
 ) -> Float[Array, "samples horizon state"]:
-    """Open-loop rollouts: `z` encoded once, then `z′ ~ F(E(z, a))`, each sample seen through a decoder of its own.
+    """Sample open-loop rollouts: encode `z` once, then `z′ ~ F(E(z, a))`.
 
-    It looks at `F`'s mean: the decoders' σ is the error of a step from there.
+    Each sample uses one random decoder. States are decoded at the mean of `F`, because the
+    decoders' σ was fitted to predictions from this mean.
     """
 
     def one(key: PRNGKeyArray) -> Float[Array, "horizon state"]:
         member_key, key = jax.random.split(key)
         member = jax.random.randint(member_key, (), 0, model.members)
 
-        def step(z: Float[Array, " latent"], given: Any) -> Any:
+        def step(
+            z: Float[Array, " latent"], given: tuple[Array, PRNGKeyArray]
+        ) -> tuple[Float[Array, " latent"], Float[Array, " state"]]:
             action, key = given
             forward_key, decoder_key = jax.random.split(key)
             e = model.embedding(z, action)
             decoded = model.decode(model.forward(e).mean)
             noise = jax.random.normal(decoder_key, decoded.mean.shape[1:])
-            return model.imagine(e, key=forward_key), decoded.mean[member] + jnp.sqrt(decoded.variance[member]) * noise
+            deviation = jnp.sqrt(decoded.variance[member])
+            state = decoded.mean[member] + deviation * noise
+            return model.imagine(e, key=forward_key), state
 
         keys = jax.random.split(key, actions.shape[0])
         return jax.lax.scan(step, model.encode(state).mean, (actions, keys))[1]
@@ -200,11 +233,16 @@ def rollout(
     return jax.vmap(one)(jax.random.split(key, samples))
 
 
-def rollout_errors(fitted: FittedModel, model: LatentModel, held_out: Transitions) -> dict[str, Any]:
-    """Error of the mean of open-loop rollouts after each number of steps, beside that of predicting no change."""
+def rollout_errors(
+    fitted: FittedModel, model: LatentModel, held_out: Transitions
+) -> dict[str, Any]:
+    """Measure the error of mean open-loop rollouts after each number of steps.
+
+    The result also has the error of predicting no change, for comparison.
+    """
     horizon = longest_horizon(held_out)
     starts = action_sequences(held_out, horizon, _STARTS)
-    batch = normalised_batch(held_out, fitted.scaling, jnp.zeros((len(held_out), 0)))
+    batch = normalise_batch(held_out, fitted.scaling, jnp.zeros((len(held_out), 0)))
     window = starts[:, None] + np.arange(horizon)
     keys = jax.random.split(jax.random.key(0), len(starts))
     states, truth = batch.states[starts], np.asarray(batch.next_states[window])

@@ -1,52 +1,67 @@
-"""Settings of the latent model and its fit, and the two presets: the paper's, and what was measured to be best."""
+"""Settings of the latent model and its fit, with two presets: our default and the paper's."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from gelato.data.transitions import Dataset
-from gelato.envs import FOUR_ROOMS, FOUR_ROOMS_GOAL
-from gelato.envs.driving import drives
 from gelato.errors import InputError
 from gelato.model.networks import SMOOTH
 from gelato.model.objective import TERMS
+from gelato.tasks.task import change_settings, find_task
 
 Preset = Literal["default", "paper"]
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that decides what a fit gives, the data and the seeds aside.
-
-    `minimum_variance` holds for encoder and forward model and for the calibrated variance of phase 1,
-    `observation_minimum_variance` for the variance networks of decoders and reward. With `variance_centres` the
-    decoders' variance is radial around so many latent states of the data, and large in the gaps between them.
-    `input_scale` multiplies the first weights of forward model, reward and termination: the larger, the finer the
-    structure they begin with.
-    """
+    """All settings of a fit. Together with the data and the seeds they determine its result."""
 
     latent_size: int = 32
+    """Number of latent dimensions."""
     decoders: int = 5
+    """Number of decoders in the ensemble, `M` in the paper."""
     hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of all networks except the forward model; couplings have one."""
     forward_hidden: tuple[int, ...] = (512, 512)
+    """Widths of the hidden layers of the forward model."""
     couplings: int = 2
+    """Number of affine couplings in the embedding of latent state and action."""
     activation: str = "silu"
+    """Activation of all networks; it must be smooth: silu, tanh, gelu or softplus."""
     input_scale: float = 1.0
+    """Scale of the first weights of forward model, reward and termination; larger: finer detail."""
     shortcuts: bool = True
+    """Whether encoder, forward model, reward and decoders have a linear shortcut."""
     minimum_variance: float = 1e-4
+    """Smallest variance of encoder and forward model, and of the calibrated variance in phase 1."""
     observation_minimum_variance: float = 1e-6
+    """Smallest variance of the variance networks of decoders and reward (phase 2)."""
     variance_per_dimension: bool = False
+    """Whether phase 1 calibrates one variance per state dimension instead of one for all."""
     variance_centres: int = 0
+    """Number of centres of radial decoder variances, which grow in gaps of the data; 0: an MLP."""
     kl_weight: float = 0.1
+    """Weight of both KL divergences in the objective."""
     prediction_weight: float = 1.0
+    """Weight of the term that predicts the next state through the forward model."""
     rewards_to_unit_range: bool = False
+    """Whether rewards are mapped to [−1, 1], as in the paper, instead of standardised."""
     batch_size: int = 256
+    """Number of transitions in a batch."""
     learning_rate: float = 1e-3
+    """Learning rate of Adam, at the start if it decays."""
     learning_rate_decay: bool = True
+    """Whether the learning rate decays to 1% in each phase, along a cosine."""
     gradient_norm: float | None = 10.0
+    """Norm to which gradients are clipped; None: no clipping."""
     target_rate: float = 0.01
+    """Rate at which the target encoder follows the encoder."""
     updates: int = 100_000
+    """Number of updates of phase 1, which trains everything except the variance networks."""
     variance_updates: int = 20_000
+    """Number of updates of phase 2, which trains the variance networks of decoders and reward."""
     held_out_fraction: float = 0.1
+    """Fraction of episodes held out, to choose the best weights and to measure accuracy."""
 
     def __post_init__(self) -> None:
         positive = (
@@ -61,7 +76,9 @@ class ModelConfig:
         )
         for name in positive:
             if not getattr(self, name) > 0:
-                raise InputError(f"the model's {name} is {getattr(self, name)}; it must be positive")
+                raise InputError(
+                    f"the model's {name} is {getattr(self, name)}; it must be positive"
+                )
         if self.activation not in SMOOTH:
             raise InputError(f"activation {self.activation!r} is not one of {', '.join(SMOOTH)}")
         if min(self.variance_updates, self.variance_centres) < 0:
@@ -71,7 +88,7 @@ class ModelConfig:
 
     @property
     def term_weights(self) -> dict[str, float]:
-        """The weight of each term of the objective; one without weight is none of it."""
+        """The weight of each term of the objective; terms with weight 0 are omitted."""
         weights = dict.fromkeys(TERMS, 1.0) | {
             "prior": self.kl_weight,
             "dynamics": self.kl_weight,
@@ -82,7 +99,7 @@ class ModelConfig:
 
 DEFAULT = ModelConfig()
 
-# Table "Hyper parameters for variational model"; M, which it leaves open, is 5.
+# The paper's table "Hyper parameters for variational model". It does not give M; we use 5.
 PAPER = ModelConfig(
     forward_hidden=(256, 256),
     shortcuts=False,
@@ -103,49 +120,18 @@ _LATENT_PER_STATE = 4
 
 
 def preset(name: Preset, dataset: Dataset) -> ModelConfig:
-    """The preset's settings for a dataset: both know Four Rooms and driving."""
-    environment = dataset.environment
+    """Return the settings of a preset for a dataset: the general ones, changed by its task."""
+    config = PAPER if name == "paper" else DEFAULT
+    task = find_task(dataset.environment)
+    if task is not None:
+        config = change_settings(config, task, name, "model")
     if name == "paper":
-        if environment in (FOUR_ROOMS, FOUR_ROOMS_GOAL):
-            return replace(PAPER, latent_size=2)
-        if drives(environment):
-            return replace(PAPER, batch_size=32, updates=10_000, variance_updates=2_000)
-        return PAPER
-    if environment == FOUR_ROOMS_GOAL:
-        return replace(
-            DEFAULT,
-            latent_size=2,
-            decoders=3,
-            hidden=(64, 64),
-            forward_hidden=(128, 128),
-            activation="tanh",
-            input_scale=6.0,
-            kl_weight=0.01,
-            updates=8_000,
-            variance_updates=1_000,
-        )
-    if environment == FOUR_ROOMS:
-        return replace(
-            DEFAULT,
-            latent_size=2,
-            hidden=(64, 64),
-            forward_hidden=(64, 64),
-            activation="tanh",
-            variance_centres=200,
-            batch_size=128,
-            updates=10_000,
-            variance_updates=2_000,
-        )
-    if drives(environment):
-        return replace(
-            DEFAULT,
-            hidden=(128, 128),
-            forward_hidden=(128, 128),
-            # Five episodes may be fewer steps than that.
-            batch_size=min(32, len(dataset.transitions) // 2),
-            updates=10_000,
-            variance_updates=2_000,
-        )
-    # Of few numbers many latent dimensions would be noise, and the metric singular.
-    states = dataset.transitions.states.shape[1]
-    return replace(DEFAULT, latent_size=min(DEFAULT.latent_size, _LATENT_PER_STATE * states))
+        return config
+    if task is None or "latent_size" not in task.settings(name, "model"):
+        # Additional latent dimensions would encode noise and make the metric singular.
+        most = _LATENT_PER_STATE * dataset.transitions.states.shape[1]
+        config = replace(config, latent_size=min(config.latent_size, most))
+    if task is not None and task.batch_fraction is not None:
+        largest = int(task.batch_fraction * len(dataset.transitions))
+        config = replace(config, batch_size=min(config.batch_size, largest))
+    return config

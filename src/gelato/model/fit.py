@@ -1,7 +1,8 @@
-"""The two-phase fit: means with the calibrated decoder first, then the variance networks with all else frozen.
+"""The two-phase fit: first the means with the calibrated decoder, then the variance networks alone.
 
-A block of updates is one compiled program over data that stays on the device; several seeds are an axis of it. Every
-random number is drawn from `(seed, phase, step)`, so a fit continued from a checkpoint ends where it would have ended.
+A block of updates is one compiled program over data that stays on the device, with the seed as an
+axis. Every random number is drawn from `(seed, phase, step)`, so a resumed fit gives the same
+weights bit for bit.
 """
 
 from collections.abc import Sequence
@@ -12,23 +13,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
+from gelato.arrays import copy_arrays
+from gelato.compilation import compile_training, fuse_small_arrays
 from gelato.data.spaces import ActionSpace
-from gelato.data.transitions import Transitions, evenly
+from gelato.data.transitions import Transitions, choose_evenly
 from gelato.model.config import ModelConfig
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import GaussianMLP
 from gelato.model.objective import Batch, objective_terms, variance_loss, weighted_sum
-from gelato.optimise import in_few_kernels, training_program
+from gelato.random_streams import HELD_OUT_NOISE, MODEL_MEANS, MODEL_VARIANCES, MODEL_WEIGHTS
 
-MEANS, VARIANCES = 0, 1
+MEANS, VARIANCES = MODEL_MEANS, MODEL_VARIANCES
 PHASES = ("means", "variances")
 _HELD_OUT_ROWS = 2048
 
 
 class FitData(eqx.Module):
-    """Training rows side by side in one array, so that a batch is one gather, and a fixed held-out batch."""
+    """Training rows and a fixed held-out batch.
+
+    The columns of the training rows are one array, so that taking a batch is one gather.
+    """
 
     rows: Float[Array, "n columns"]
     counts: UInt8[Array, "seeds n members"]
@@ -36,22 +42,22 @@ class FitData(eqx.Module):
     state_size: int = eqx.field(static=True)
     action_size: int = eqx.field(static=True)
 
-    def reached(self, count: int) -> Float[Array, "k state"]:
-        """States and successors of at most so many training rows, spread evenly over the data."""
-        rows = self.rows[evenly(self.rows, count)]
+    def choose_states(self, count: int) -> Float[Array, "k state"]:
+        """Take states and successors of at most `count` training rows, spread evenly."""
+        rows = self.rows[choose_evenly(self.rows, count)]
         successors = self.state_size + self.action_size + 1
         parts = rows[:, : self.state_size], rows[:, successors : successors + self.state_size]
         return jnp.concatenate(parts)
 
     def batch(self, rows: Float[Array, "k columns"], weights: Float[Array, "k members"]) -> Batch:
-        """Take gathered rows apart again."""
+        """Split gathered rows into their columns."""
         stops = np.cumsum([self.state_size, self.action_size, 1, self.state_size])
         states, actions, rewards, next_states, terminated = jnp.split(rows, stops, axis=1)
         return Batch(states, actions, rewards, next_states, terminated[:, 0], weights)
 
 
 class FitState(eqx.Module):
-    """What a fit carries from update to update; everything a checkpoint needs."""
+    """Everything that updates change; a checkpoint stores exactly this."""
 
     model: LatentModel
     target_encoder: GaussianMLP
@@ -62,12 +68,15 @@ class FitState(eqx.Module):
 
 
 def bootstrap_counts(rows: int, members: int, seed: int) -> UInt8[np.ndarray, "rows members"]:
-    """How often each row is drawn for each decoder: the Poisson(1) limit of drawing with replacement."""
-    return np.random.default_rng([seed, rows, members]).poisson(1.0, (rows, members)).astype(np.uint8)
+    """Draw how often each decoder uses each row: Poisson(1), the limit of a bootstrap."""
+    rng = np.random.default_rng([seed, rows, members])
+    return rng.poisson(1.0, (rows, members)).astype(np.uint8)
 
 
-def normalised_batch(transitions: Transitions, scaling: Scaling, weights: Float[Array, "n members"]) -> Batch:
-    """Transitions in the model's units."""
+def normalise_batch(
+    transitions: Transitions, scaling: Scaling, weights: Float[Array, "n members"]
+) -> Batch:
+    """Convert transitions to the model's units."""
     return Batch(
         states=jnp.asarray(scaling.states(np.asarray(transitions.states))),
         actions=scaling.action_space.encode(np.asarray(transitions.actions)),
@@ -78,25 +87,37 @@ def normalised_batch(transitions: Transitions, scaling: Scaling, weights: Float[
     )
 
 
-def prepare(
-    train: Transitions, held_out: Transitions, scaling: Scaling, config: ModelConfig, seeds: Sequence[int]
+def prepare_data(
+    train: Transitions,
+    held_out: Transitions,
+    scaling: Scaling,
+    config: ModelConfig,
+    seeds: Sequence[int],
 ) -> FitData:
-    """Put the data on the device."""
-    batch = normalised_batch(train, scaling, jnp.zeros((len(train), 0)))
-    columns = [batch.states, batch.actions, batch.rewards, batch.next_states, batch.terminated[:, None]]
-    chosen = evenly(held_out, _HELD_OUT_ROWS)
+    """Normalise the data and put it on the device."""
+    batch = normalise_batch(train, scaling, jnp.zeros((len(train), 0)))
+    columns = [
+        batch.states,
+        batch.actions,
+        batch.rewards,
+        batch.next_states,
+        batch.terminated[:, None],
+    ]
+    chosen = choose_evenly(held_out, _HELD_OUT_ROWS)
     weights = jnp.ones((len(chosen), config.decoders))
     return FitData(
         rows=jnp.concatenate(columns, axis=1),
         counts=jnp.stack([bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]),
-        held_out=normalised_batch(held_out[chosen], scaling, weights),
+        held_out=normalise_batch(held_out[chosen], scaling, weights),
         state_size=batch.states.shape[1],
         action_size=batch.actions.shape[1],
     )
 
 
-def new_model(config: ModelConfig, state_size: int, action_space: ActionSpace, *, key: PRNGKeyArray) -> LatentModel:
-    """An untrained model."""
+def new_model(
+    config: ModelConfig, state_size: int, action_space: ActionSpace, *, key: PRNGKeyArray
+) -> LatentModel:
+    """Make an untrained model."""
     return LatentModel(
         state_size,
         action_space,
@@ -116,32 +137,32 @@ def new_model(config: ModelConfig, state_size: int, action_space: ActionSpace, *
 
 
 @eqx.filter_jit
-def begin(config: ModelConfig, phase: int, models: LatentModel) -> FitState:
-    """The state a phase starts from; every array of `models` has the seed as its first axis."""
+def begin_phase(config: ModelConfig, phase: int, models: LatentModel) -> FitState:
+    """Make the state a phase starts from. Arrays of `models` have the seed as first axis."""
 
     def one(model: LatentModel) -> FitState:
-        trainable, _ = eqx.partition(model, _trained_in(phase, model))
+        trainable, _ = eqx.partition(model, _mark_trained(phase, model))
         optimiser = _optimiser(config, phase).init(eqx.filter(trainable, eqx.is_array))
         no_loss = jnp.full((), jnp.inf, jnp.float32)
         return FitState(model, model.encoder, optimiser, jnp.zeros((), jnp.int32), model, no_loss)
 
-    # Copied, since a block takes over the buffers of its state and no two of them may be the same.
-    return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, eqx.filter_vmap(one)(models))
+    return copy_arrays(eqx.filter_vmap(one)(models))
 
 
 @eqx.filter_jit
 def new_models(
     config: ModelConfig, state_size: int, action_space: ActionSpace, seeds: Int[Array, " seeds"]
 ) -> LatentModel:
-    """Untrained models, one for each seed along the first axis of every array."""
+    """Make untrained models; the first axis of every array is the seed."""
 
     def one(seed: Int[Array, ""]) -> LatentModel:
-        return new_model(config, state_size, action_space, key=jax.random.fold_in(jax.random.key(seed), 2**30))
+        key = jax.random.fold_in(jax.random.key(seed), MODEL_WEIGHTS)
+        return new_model(config, state_size, action_space, key=key)
 
     return eqx.filter_vmap(one)(seeds)
 
 
-@training_program
+@compile_training
 def run_block(
     constants: tuple[FitData, Int[Array, " seeds"]],
     state: FitState,
@@ -150,7 +171,10 @@ def run_block(
     phase: int,
     updates: int,
 ) -> tuple[FitState, Float[Array, "seeds updates terms"], Float[Array, " seeds"]]:
-    """Run a block of updates for every seed; returns the terms of each update and the held-out loss at its end."""
+    """Run a block of updates for every seed.
+
+    Returns the new state, the terms of every update, and the held-out loss at the end.
+    """
     data, seeds = constants
 
     def one(state: FitState, counts: UInt8[Array, "n members"], seed: Int[Array, ""]) -> Any:
@@ -159,21 +183,28 @@ def run_block(
 
         def draw(step: Int[Array, ""]) -> tuple[Int[Array, " rows"], PRNGKeyArray]:
             row_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
-            return jax.random.randint(row_key, (config.batch_size,), 0, data.rows.shape[0]), noise_key
+            rows = jax.random.randint(row_key, (config.batch_size,), 0, data.rows.shape[0])
+            return rows, noise_key
 
         def update(state: FitState, drawn: Any) -> tuple[FitState, Float[Array, " terms"]]:
             rows, noise_key = drawn
             batch = data.batch(data.rows[rows], counts[rows] / mean_counts)
             return _update(state, batch, config, phase, noise_key)
 
-        # All rows of a block at once: on an accelerator every draw is a kernel.
+        # Draw the rows of all updates together, because every draw is a kernel on an accelerator.
         state, terms = jax.lax.scan(update, state, jax.vmap(draw)(state.step + jnp.arange(updates)))
-        held_out_key = jax.random.fold_in(key, 2**31)
-        held_out, _ = _loss(state.model, state.target_encoder, data.held_out, config, phase, held_out_key)
+        held_out_key = jax.random.fold_in(key, HELD_OUT_NOISE)
+        held_out, _ = _loss(
+            state.model, state.target_encoder, data.held_out, config, phase, held_out_key
+        )
         better = held_out < state.best_loss
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), state.model, state.best_model)
+        best = jax.tree.map(
+            lambda new, old: jnp.where(better, new, old), state.model, state.best_model
+        )
         state = eqx.tree_at(
-            lambda s: (s.best_model, s.best_loss), state, (best, jnp.minimum(held_out, state.best_loss))
+            lambda s: (s.best_model, s.best_loss),
+            state,
+            (best, jnp.minimum(held_out, state.best_loss)),
         )
         return state, terms, held_out
 
@@ -181,12 +212,17 @@ def run_block(
 
 
 def term_names(config: ModelConfig, phase: int) -> tuple[str, ...]:
-    """What the last axis of a block's terms holds."""
+    """Return the names of the terms that `run_block` measures, in the order of the last axis."""
     return tuple(config.term_weights) if phase == MEANS else ("likelihood",)
 
 
 def _loss(
-    model: LatentModel, target: GaussianMLP, batch: Batch, config: ModelConfig, phase: int, key: PRNGKeyArray
+    model: LatentModel,
+    target: GaussianMLP,
+    batch: Batch,
+    config: ModelConfig,
+    phase: int,
+    key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], Float[Array, " terms"]]:
     if phase == VARIANCES:
         loss = variance_loss(model, batch)
@@ -200,16 +236,19 @@ def _loss(
         predict="prediction" in config.term_weights,
         key=key,
     )
-    return weighted_sum(terms, config.term_weights), jnp.stack([terms[name] for name in config.term_weights])
+    logged = jnp.stack([terms[name] for name in config.term_weights])
+    return weighted_sum(terms, config.term_weights), logged
 
 
 def _update(
     state: FitState, batch: Batch, config: ModelConfig, phase: int, key: PRNGKeyArray
 ) -> tuple[FitState, Float[Array, " terms"]]:
-    trainable, frozen = eqx.partition(state.model, _trained_in(phase, state.model))
+    trainable, frozen = eqx.partition(state.model, _mark_trained(phase, state.model))
 
     def loss(trainable: LatentModel) -> tuple[Float[Array, ""], Float[Array, " terms"]]:
-        return _loss(eqx.combine(trainable, frozen), state.target_encoder, batch, config, phase, key)
+        return _loss(
+            eqx.combine(trainable, frozen), state.target_encoder, batch, config, phase, key
+        )
 
     gradient, terms = jax.grad(loss, has_aux=True)(trainable)
     change, optimiser = _optimiser(config, phase).update(gradient, state.optimiser, trainable)
@@ -217,20 +256,25 @@ def _update(
     target = state.target_encoder
     if phase == MEANS:
         target = optax.incremental_update(model.encoder, target, config.target_rate)
-    return FitState(model, target, optimiser, state.step + 1, state.best_model, state.best_loss), terms
+    step = state.step + 1
+    return FitState(model, target, optimiser, step, state.best_model, state.best_loss), terms
 
 
-def _trained_in(phase: int, model: LatentModel) -> LatentModel:
-    """Which leaves a phase trains: all but the variance networks of decoders and reward, or just these."""
+def _mark_trained(phase: int, model: LatentModel) -> LatentModel:
+    """Mark the leaves that a phase trains.
 
-    def marked(tree: Any, mark: bool) -> Any:
+    Phase 1 trains everything except the variance networks of decoders and reward. Phase 2 trains
+    only these.
+    """
+
+    def mark_all(tree: PyTree, mark: bool) -> PyTree:
         return jax.tree.map(lambda leaf: mark and eqx.is_array(leaf), tree)
 
     variances = (model.decoders.raw_variance, model.reward.raw_variance)
     return eqx.tree_at(
         lambda m: (m.decoders.raw_variance, m.reward.raw_variance, m.support),
-        marked(model, phase == MEANS),
-        (*marked(variances, phase == VARIANCES), marked(model.support, False)),
+        mark_all(model, phase == MEANS),
+        (*mark_all(variances, phase == VARIANCES), mark_all(model.support, False)),
     )
 
 
@@ -242,4 +286,4 @@ def _optimiser(config: ModelConfig, phase: int) -> optax.GradientTransformation:
     steps = [optax.adam(rate)]
     if config.gradient_norm is not None:
         steps.insert(0, optax.clip_by_global_norm(config.gradient_norm))
-    return in_few_kernels(optax.chain(*steps))
+    return fuse_small_arrays(optax.chain(*steps))

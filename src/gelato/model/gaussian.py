@@ -13,31 +13,32 @@ class Gaussian(eqx.Module):
     variance: Float[Array, "*batch dim"]
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, "*batch dim"]:
-        """`μ + σ ε` with `ε ~ N(0, I)`."""
+        """Sample `μ + σ ε` with `ε ~ N(0, I)`."""
         return self.at(jax.random.normal(key, self.mean.shape, self.mean.dtype))
 
     def at(self, noise: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
-        """`μ + σ ε` for a given `ε`, differentiable in `μ` and `σ`."""
+        """Return `μ + σ ε` for a given `ε`, differentiable in `μ` and `σ`."""
         return self.mean + jnp.sqrt(self.variance) * noise
 
     def log_density(self, x: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
-        """`log N(x; μ, σ²)`, summed over dimensions."""
+        """Return `log N(x; μ, σ²)`, summed over dimensions."""
         return log_density(jnp.square(x - self.mean), self.variance)
 
     def divergence(self, other: "Gaussian") -> Float[Array, "*batch"]:
-        """`KL(self ‖ other) = ½ Σ (σ₁²/σ₂² + (μ₁ − μ₂)²/σ₂² − 1 + log σ₂²/σ₁²)`."""
+        """Return `KL(self ‖ other) = ½ Σ (σ₁²/σ₂² + (μ₁ − μ₂)²/σ₂² − 1 + log σ₂²/σ₁²)`."""
         ratio = self.variance / other.variance
         distance = jnp.square(self.mean - other.mean) / other.variance
         return 0.5 * jnp.sum(ratio + distance - 1 - jnp.log(ratio), axis=-1)
 
 
 def log_density(
-    squared_error: Float[Array, "*batch dim"], variance: Float[Array, "*#batch dim"] | Float[Array, "*#batch 1"]
+    squared_error: Float[Array, "*batch dim"],
+    variance: Float[Array, "*#batch dim"] | Float[Array, "*#batch 1"],
 ) -> Float[Array, "*batch"]:
-    """`−½ Σ (error²/σ² + log 2πσ²)`: the Gaussian log-density of an error."""
+    """Return the Gaussian log-density `−½ Σ (error²/σ² + log 2πσ²)` of an error."""
     return -0.5 * jnp.sum(squared_error / variance + jnp.log(2 * jnp.pi * variance), axis=-1)
 
 
 def standard_like(gaussian: Gaussian) -> Gaussian:
-    """`N(0, I)` of the same shape: the prior of the first latent state."""
+    """Return `N(0, I)` of the same shape, the prior of the first latent state."""
     return Gaussian(jnp.zeros_like(gaussian.mean), jnp.ones_like(gaussian.variance))

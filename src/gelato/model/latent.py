@@ -2,7 +2,8 @@
 
     z ~ q(z|s)      e = E(z, a)      z′ ~ F(·|e)      r ~ R(·|e)      s′ ~ D_i(·|z′),  i = 1, …, M
 
-States are standardised, rewards scaled, actions one-hot or as they are; `Scaling` holds the way there and back.
+States are standardised, rewards scaled, discrete actions one-hot. `Scaling` converts between the
+data's units and the model's.
 """
 
 from collections.abc import Sequence
@@ -19,13 +20,13 @@ from gelato.model.coupling import Embedding
 from gelato.model.gaussian import Gaussian
 from gelato.model.networks import MLP, GaussianMLP, RadialVariance, SplitGaussian
 
-# Of the spacing of the centres. Half a spacing from two neighbours the precision has fallen to a quarter, a whole one
-# away to a thousandth: a gap of a single missing point shows.
+# Kernel width as a fraction of the spacing of the centres. Midway between two adjacent centres the
+# precision falls to a quarter. If a centre is missing between them, it falls to a thousandth.
 _KERNEL_WIDTH = 0.25
 
 
 class Forward(eqx.Module):
-    """`F(z′|e)`; the residual form predicts the change from the embedding's own latent coordinates."""
+    """`F(z′|e)`. The residual form predicts the change from the embedding's latent coordinates."""
 
     network: GaussianMLP
     residual: bool = eqx.field(static=True)
@@ -37,7 +38,10 @@ class Forward(eqx.Module):
 
 
 class Support(eqx.Module):
-    """The box of latent states the data reaches. Rollouts stay inside: beyond it a network extrapolates without end."""
+    """The box of latent states that the data reaches.
+
+    Rollouts are clipped to it, because networks extrapolate without bound outside.
+    """
 
     low: Float[Array, "*batch latent"]
     high: Float[Array, "*batch latent"]
@@ -47,7 +51,7 @@ class Support(eqx.Module):
 
 
 class LatentModel(eqx.Module):
-    """All pieces of the model; `decoders` is an ensemble with the member as the first axis of every weight."""
+    """All networks of the model. Weights of `decoders` have the ensemble member as first axis."""
 
     encoder: GaussianMLP
     embedding: Embedding
@@ -84,7 +88,9 @@ class LatentModel(eqx.Module):
         self.encoder = GaussianMLP(
             state_size, latent_size, *common, shortcut=shortcuts, initial_variance=0.05, key=keys[0]
         )
-        self.embedding = Embedding(latent_size, action_size, couplings, hidden[:1], activation, key=keys[1])
+        self.embedding = Embedding(
+            latent_size, action_size, couplings, hidden[:1], activation, key=keys[1]
+        )
         forward = GaussianMLP(
             size,
             latent_size,
@@ -97,7 +103,9 @@ class LatentModel(eqx.Module):
             key=keys[2],
         )
         self.forward = Forward(forward, residual=shortcuts)
-        self.reward = SplitGaussian(size, 1, *observed, shortcut=shortcuts, input_scale=input_scale, key=keys[3])
+        self.reward = SplitGaussian(
+            size, 1, *observed, shortcut=shortcuts, input_scale=input_scale, key=keys[3]
+        )
         self.termination = MLP(size, 1, hidden, activation, input_scale=input_scale, key=keys[4])
         if isinstance(action_space, Discrete):
             self.policy = MLP(state_size, action_size, hidden, activation, key=keys[5])
@@ -105,48 +113,55 @@ class LatentModel(eqx.Module):
             self.policy = GaussianMLP(state_size, action_size, *common, key=keys[5])
         self.decoders = eqx.filter_vmap(
             lambda k: SplitGaussian(
-                latent_size, state_size, *observed, shortcut=shortcuts, centres=variance_centres, key=k
+                latent_size,
+                state_size,
+                *observed,
+                shortcut=shortcuts,
+                centres=variance_centres,
+                key=k,
             )
         )(jax.random.split(keys[6], decoders))
         self.support = Support(jnp.full(latent_size, -jnp.inf), jnp.full(latent_size, jnp.inf))
 
     def encode(self, state: Float[Array, " state"]) -> Gaussian:
-        """`q(z|s)`."""
+        """Return the posterior `q(z|s)`."""
         return self.encoder(state)
 
     def decode(self, z: Float[Array, " latent"]) -> Gaussian:
-        """`D_i(·|z)` of every member, stacked."""
+        """Return `D_i(·|z)` of every member, stacked."""
         return eqx.filter_vmap(lambda member: member(z))(self.decoders)
 
-    def decoded_means(self, z: Float[Array, " latent"]) -> Float[Array, "members state"]:
-        """`μ_D^i(z)` of every member."""
+    def decode_means(self, z: Float[Array, " latent"]) -> Float[Array, "members state"]:
+        """Return `μ_D^i(z)` of every member."""
         return eqx.filter_vmap(lambda mean: mean(z))(self.decoders.mean)
 
-    def decoded_variances(self, z: Float[Array, " latent"]) -> Float[Array, "members state"]:
-        """`(σ_D^i)²(z)` of every member."""
+    def decode_variances(self, z: Float[Array, " latent"]) -> Float[Array, "members state"]:
+        """Return `(σ_D^i)²(z)` of every member."""
         return eqx.filter_vmap(lambda member: member.variance(z))(self.decoders)
 
-    def imagine(self, e: Float[Array, " embedding"], *, key: PRNGKeyArray) -> Float[Array, " latent"]:
-        """`z′ ~ F(·|e)`, kept where the data reaches."""
+    def imagine(
+        self, e: Float[Array, " embedding"], *, key: PRNGKeyArray
+    ) -> Float[Array, " latent"]:
+        """Sample `z′ ~ F(·|e)`, clipped to the box that the data reaches."""
         return self.support(self.forward(e).sample(key=key))
 
     def termination_probability(self, e: Float[Array, " embedding"]) -> Float[Array, ""]:
-        """The learned head's probability that the episode ends here."""
+        """Return the learned probability that the episode ends here."""
         return jax.nn.sigmoid(self.termination(e)[0])
 
     @property
     def latent_size(self) -> int:
-        """`d_Z`."""
+        """Number of latent dimensions, `d_Z`."""
         return self.embedding.latent_size
 
     @property
     def members(self) -> int:
-        """`M`."""
+        """Number of decoders, `M`."""
         return int(self.decoders.mean.layers[0].weight.shape[0])
 
 
 class Scaling(eqx.Module):
-    """From the data's units to the model's and back."""
+    """Conversion between the data's units and the model's."""
 
     states: Standardiser
     rewards: Standardiser
@@ -154,18 +169,29 @@ class Scaling(eqx.Module):
 
     @staticmethod
     def fit(train: Transitions, *, rewards_to_unit_range: bool) -> "Scaling":
-        """Statistics of the training transitions; rewards standardised, or mapped to [−1, 1] as in the paper."""
+        """Fit to the training transitions; rewards are standardised, or mapped to [−1, 1]."""
         states = Standardiser.fit(np.asarray(train.states))
-        rewards = Standardiser.fit(np.asarray(train.rewards)[:, None])
-        if rewards_to_unit_range:
-            low, high = float(np.min(train.rewards)), float(np.max(train.rewards))
-            half = (high - low) / 2 or 1.0
-            rewards = Standardiser(np.array([(high + low) / 2], np.float32), np.array([half], np.float32))
+        rewards = _fit_rewards(train, rewards_to_unit_range)
         return Scaling(states, rewards, train.action_space)
+
+    def scale_rewards(self, train: Transitions, *, to_unit_range: bool) -> "Scaling":
+        """Return this scaling with the scaling of rewards fitted again."""
+        return Scaling(self.states, _fit_rewards(train, to_unit_range), self.action_space)
+
+
+def _fit_rewards(train: Transitions, to_unit_range: bool) -> Standardiser:
+    if not to_unit_range:
+        return Standardiser.fit(np.asarray(train.rewards)[:, None])
+    low, high = float(np.min(train.rewards)), float(np.max(train.rewards))
+    half = (high - low) / 2 or 1.0
+    return Standardiser(np.array([(high + low) / 2], np.float32), np.array([half], np.float32))
 
 
 class Prediction(eqx.Module):
-    """What the model says of one state and action, in normalised units, with `z` and `z′` at their means."""
+    """The model's prediction for one state and action, in normalised units.
+
+    `z` and `z′` are at their means.
+    """
 
     next_states: Gaussian
     reward: Gaussian
@@ -173,50 +199,71 @@ class Prediction(eqx.Module):
     embedding: Float[Array, " embedding"]
 
     def next_state(self) -> Gaussian:
-        """The mixture over decoders by its two moments: `σ² = mean σ_i² + var μ_i`."""
+        """Return the first two moments of the mixture: `σ² = mean σ_i² + var μ_i`."""
         mean = self.next_states.mean.mean(axis=0)
-        return Gaussian(mean, self.next_states.variance.mean(axis=0) + self.next_states.mean.var(axis=0))
+        return Gaussian(
+            mean, self.next_states.variance.mean(axis=0) + self.next_states.mean.var(axis=0)
+        )
 
     def log_density(self, next_state: Float[Array, " state"]) -> Float[Array, ""]:
-        """`log 1/M Σ_i N(s′; μ_i, σ_i²)`: the mixture itself."""
-        each = self.next_states.log_density(jnp.broadcast_to(next_state, self.next_states.mean.shape))
+        """Return `log 1/M Σ_i N(s′; μ_i, σ_i²)`, the log-density of the mixture."""
+        each = self.next_states.log_density(
+            jnp.broadcast_to(next_state, self.next_states.mean.shape)
+        )
         return jax.nn.logsumexp(each) - jnp.log(each.shape[0])
 
 
 @eqx.filter_jit
-def with_support(models: LatentModel, states: Float[Array, "n state"]) -> LatentModel:
-    """Models of several seeds with the box of the posterior means of these states, and radial variances among them."""
+def set_support(models: LatentModel, states: Float[Array, "n state"]) -> LatentModel:
+    """Set the box that the data reaches, and place the centres of radial variances in it.
+
+    Arrays of `models` have the seed as first axis. The box bounds the posterior means of `states`.
+    """
 
     def one(model: LatentModel) -> LatentModel:
         means = jax.vmap(lambda state: model.encode(state).mean)(states)
-        model = eqx.tree_at(lambda m: m.support, model, Support(means.min(axis=0), means.max(axis=0)))
+        model = eqx.tree_at(
+            lambda m: m.support, model, Support(means.min(axis=0), means.max(axis=0))
+        )
         variance = model.decoders.raw_variance
         if not isinstance(variance, RadialVariance):
             return model
-        placed = _spread(means, variance.centres.shape[-2])
-        everywhere = [jnp.broadcast_to(new, old.shape) for new, old in zip(placed, (variance.centres, variance.width))]
+        centres, width = _choose_centres(means, variance.centres.shape[-2])
         return eqx.tree_at(
-            lambda m: (m.decoders.raw_variance.centres, m.decoders.raw_variance.width), model, everywhere
+            lambda m: (m.decoders.raw_variance.centres, m.decoders.raw_variance.width),
+            model,
+            (
+                jnp.broadcast_to(centres, variance.centres.shape),
+                jnp.broadcast_to(width, variance.width.shape),
+            ),
         )
 
     return eqx.filter_vmap(one)(models)
 
 
-def _spread(points: Float[Array, "n latent"], count: int) -> tuple[Float[Array, "count latent"], Float[Array, ""]]:
-    """Points as far from each other as can be, one after the other, and a kernel's width for their spacing."""
+def _choose_centres(
+    points: Float[Array, "n latent"], count: int
+) -> tuple[Float[Array, "count latent"], Float[Array, ""]]:
+    """Choose points far from each other, greedily, and a kernel width for their spacing."""
 
-    def step(nearest: Float[Array, " n"], _: None) -> tuple[Float[Array, " n"], Float[Array, " latent"]]:
+    def step(
+        nearest: Float[Array, " n"], _: None
+    ) -> tuple[Float[Array, " n"], Float[Array, " latent"]]:
         point = points[jnp.argmax(nearest)]
         return jnp.minimum(nearest, jnp.linalg.norm(points - point, axis=1)), point
 
     _, chosen = jax.lax.scan(step, jnp.linalg.norm(points - points[0], axis=1), length=count)
     gaps = jnp.linalg.norm(chosen[:, None] - chosen, axis=-1)
-    # Where the data has fewer distinct points than there are centres, the later ones coincide with earlier ones.
+    # With fewer distinct points than centres, later centres coincide with earlier ones.
     apart = jnp.where(gaps > 1e-3 * jnp.max(gaps), gaps, jnp.inf)
     return chosen, _KERNEL_WIDTH * jnp.median(jnp.min(apart, axis=1))
 
 
-def predict(model: LatentModel, state: Float[Array, " state"], action: Float[Array, " action"]) -> Prediction:
-    """One step of the model without sampling."""
+def predict(
+    model: LatentModel, state: Float[Array, " state"], action: Float[Array, " action"]
+) -> Prediction:
+    """Predict one step without sampling."""
     e = model.embedding(model.encode(state).mean, action)
-    return Prediction(model.decode(model.forward(e).mean), model.reward(e), model.termination_probability(e), e)
+    return Prediction(
+        model.decode(model.forward(e).mean), model.reward(e), model.termination_probability(e), e
+    )

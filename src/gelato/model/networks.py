@@ -1,4 +1,4 @@
-"""The networks every piece of the model is made of. Smooth activations: the metric is made of their derivatives."""
+"""Networks of the model. Activations are smooth, because the metric uses their derivatives."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ ACTIVATIONS = {
     "softplus": jax.nn.softplus,
     "relu": jax.nn.relu,
 }
-# Adam moves a parameter by its learning rate, whatever its scale; a logarithm of a precision has several units to go.
+# Factor on the trained logarithms of precisions. They must change by several units, but a step of
+# Adam changes a parameter by about the learning rate.
 _HASTE = 30.0
 
 
@@ -32,15 +33,19 @@ class Linear(eqx.Module):
     bias: Float[Array, "*batch out"] | None
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
-        # Rows first: of many `x`, what belongs to one stays side by side, which normalising it wants.
+        # With this order the values of one row of a batch are adjacent, so normalising is fast.
         product = x @ self.weight.T
         return product if self.bias is None else product + self.bias
 
 
-def linear_layers(sizes: Sequence[int], shortcut: bool = False, *, key: PRNGKeyArray) -> tuple[Linear, ...]:
-    """Untrained layers between these sizes, uniform in ±1/√in; the last one goes from first to last size if asked for.
+def linear_layers(
+    sizes: Sequence[int], shortcut: bool = False, *, key: PRNGKeyArray
+) -> tuple[Linear, ...]:
+    """Make untrained layers between these sizes, with weights uniform in ±1/√in.
 
-    All from one draw, where `eqx.nn.Linear` makes three: sixty arrays of a model took 17 seconds to compile.
+    With `shortcut`, an additional last layer maps the first size to the last one. All weights come
+    from one draw. `eqx.nn.Linear` makes three, and the sixty arrays of a model took 17 seconds to
+    compile.
     """
     shapes = [(b, a + 1) for a, b in pairwise(sizes)] + [(sizes[-1], sizes[0])] * shortcut
     stops = np.cumsum([math.prod(shape) for shape in shapes])
@@ -54,9 +59,9 @@ def linear_layers(sizes: Sequence[int], shortcut: bool = False, *, key: PRNGKeyA
 
 
 class MLP(eqx.Module):
-    """`x ↦ W_L a(… a(W_1 x))`, plus a linear shortcut `S x` where asked for.
+    """`x ↦ W_L a(… a(W_1 x))`, optionally plus a linear shortcut `S x`.
 
-    The shortcut carries what is linear (for an encoder or decoder nearly everything) and leaves the rest to the layers.
+    The shortcut learns the linear part, which is nearly everything in an encoder or decoder.
     """
 
     layers: tuple[Linear, ...]
@@ -78,7 +83,9 @@ class MLP(eqx.Module):
         sizes = [in_size, *hidden, out_size]
         layers = list(linear_layers(sizes, shortcut, key=key))
         self.shortcut = layers.pop() if shortcut else None
-        layers[0] = eqx.tree_at(lambda layer: layer.weight, layers[0], input_scale * layers[0].weight)
+        layers[0] = eqx.tree_at(
+            lambda layer: layer.weight, layers[0], input_scale * layers[0].weight
+        )
         layers[-1] = jax.tree.map(lambda weight: final_scale * weight, layers[-1])
         self.layers = tuple(layers)
         self.activation = activation
@@ -92,7 +99,7 @@ class MLP(eqx.Module):
 
 
 class GaussianMLP(eqx.Module):
-    """`x ↦ N(μ(x), σ²(x))`, mean and variance two outputs of one network."""
+    """`x ↦ N(μ(x), σ²(x))`; one network computes mean and variance."""
 
     network: MLP
     minimum_variance: float = eqx.field(static=True)
@@ -112,7 +119,13 @@ class GaussianMLP(eqx.Module):
         key: PRNGKeyArray,
     ) -> None:
         self.network = MLP(
-            in_size, 2 * out_size, hidden, activation, shortcut=shortcut, input_scale=input_scale, key=key
+            in_size,
+            2 * out_size,
+            hidden,
+            activation,
+            shortcut=shortcut,
+            input_scale=input_scale,
+            key=key,
         )
         self.minimum_variance, self.initial_variance = minimum_variance, initial_variance
 
@@ -122,10 +135,11 @@ class GaussianMLP(eqx.Module):
 
 
 class RadialVariance(eqx.Module):
-    """`σ⁻²(x) = 1 + Σₖ wₖ exp(−‖x − cₖ‖²/2h²)`: away from the centres the variance is that of the data, which is 1.
+    """`σ⁻²(x) = 1 + Σₖ wₖ exp(−‖x − cₖ‖²/2h²)`.
 
-    An MLP's variance says nothing between the points it was fitted to; a metric that is to know of gaps in the data
-    needs one that does (Arvanitidis, Hansen and Hauberg, 2018).
+    Far from the centres the variance is 1, that of the standardised data. The variance of an MLP is
+    arbitrary between the points it was fitted to. A metric that shows gaps in the data needs a
+    variance that grows there (Arvanitidis, Hansen and Hauberg, 2018).
     """
 
     centres: Float[Array, "*batch centres in"]
@@ -137,14 +151,14 @@ class RadialVariance(eqx.Module):
         self.slow_weights = jnp.full((out_size, centres), 3.0 / _HASTE)
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
-        # Placed once, not trained: a centre that moves would carry its certainty into a gap.
+        # Centres are not trained: one that moves into a gap would make the variance small there.
         centres, width = jax.lax.stop_gradient((self.centres, self.width))
         kernels = jnp.exp(-jnp.sum((x - centres) ** 2, axis=-1) / (2 * width**2))
         return 1 / (1 + jnp.exp(_HASTE * self.slow_weights) @ kernels)
 
 
 class SplitGaussian(eqx.Module):
-    """`x ↦ N(μ(x), σ²(x))`, mean and variance two networks, so that one can be trained while the other is frozen."""
+    """`x ↦ N(μ(x), σ²(x))` with two networks, so that one can be frozen while the other trains."""
 
     mean: MLP
     raw_variance: MLP | RadialVariance
@@ -164,7 +178,15 @@ class SplitGaussian(eqx.Module):
         key: PRNGKeyArray,
     ) -> None:
         mean_key, variance_key = jax.random.split(key)
-        self.mean = MLP(in_size, out_size, hidden, activation, shortcut=shortcut, input_scale=input_scale, key=mean_key)
+        self.mean = MLP(
+            in_size,
+            out_size,
+            hidden,
+            activation,
+            shortcut=shortcut,
+            input_scale=input_scale,
+            key=mean_key,
+        )
         if centres:
             self.raw_variance = RadialVariance(in_size, out_size, centres)
         else:
@@ -172,7 +194,7 @@ class SplitGaussian(eqx.Module):
         self.minimum_variance = minimum_variance
 
     def variance(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
-        """`σ²(x)` alone."""
+        """Return `σ²(x)` without the mean."""
         if isinstance(self.raw_variance, RadialVariance):
             return self.minimum_variance + self.raw_variance(x)
         return positive(self.raw_variance(x), self.minimum_variance, 0.05)
@@ -182,14 +204,15 @@ class SplitGaussian(eqx.Module):
 
 
 def positive(raw: Float[Array, " dim"], minimum: float, at_zero: float) -> Float[Array, " dim"]:
-    """`minimum + softplus(raw + c)`, with `c` such that a raw 0 gives `minimum + at_zero`."""
+    """Return `minimum + softplus(raw + c)`; `c` is chosen so that 0 gives `minimum + at_zero`."""
     return minimum + jax.nn.softplus(raw + math.log(math.expm1(at_zero)))
 
 
 def every_member(members: Any, *inputs: Float[Array, "n _"]) -> Any:
-    """What every member of an ensemble makes of every row; the member is the first axis of its weights and of this.
+    """Apply every member of an ensemble to every row.
 
-    Each has an input of its own: one batched product a layer, and none that has to be transposed.
+    The member is the first axis of the weights and of the result. Each member gets its own copy of
+    the inputs: a layer is then one batched product without a transpose.
     """
     count = len(jax.tree.leaves(eqx.filter(members, eqx.is_array))[0])
     own = [jnp.broadcast_to(x, (count, *x.shape)) for x in inputs]

@@ -1,12 +1,14 @@
-"""The evidence lower bound on transitions, term by term.
+"""The terms of the evidence lower bound on transitions.
 
-A transition is a trajectory of length two (`z₀` has the prior `N(0, I)`, `z₁` the prior `F(E(z₀, a))`):
+A transition is a trajectory of length two. `z₀` has the prior `N(0, I)`, and `z₁` has the prior
+`F(E(z₀, a))`:
 
-    log P(s|z₀) + log P(s′|z₁) + log P(r|E(z₀, a)) − KL(q(z₀|s) ‖ N(0, I)) − KL(q̄(z₁|s′) ‖ F(E(z₀, a)))
+    log P(s|z₀) + log P(s′|z₁) + log P(r|E(z₀, a))
+    − KL(q(z₀|s) ‖ N(0, I)) − KL(q̄(z₁|s′) ‖ F(E(z₀, a)))
 
-`q̄` is the momentum encoder. Beside it stand the *prediction* `log P(s′|x)` with `x ~ F(E(z₀, a))`, which trains the
-very path that is used later (it is not in the paper's preset), and two heads that leave the latent space alone: the
-termination's and the behaviour policy's.
+`q̄` is the momentum encoder. We add the *prediction* `log P(s′|x)` with `x ~ F(E(z₀, a))`, which
+trains the path that rollouts use (the paper's preset does not have it). The heads of termination
+and behaviour policy are trained too, but do not change the latent space.
 """
 
 from collections.abc import Mapping
@@ -21,11 +23,20 @@ from gelato.model.latent import LatentModel
 from gelato.model.networks import MLP, GaussianMLP, every_member
 
 Terms = dict[str, Float[Array, ""]]
-TERMS = ("reconstruction", "successor", "prediction", "reward", "prior", "dynamics", "termination", "policy")
+TERMS = (
+    "reconstruction",
+    "successor",
+    "prediction",
+    "reward",
+    "prior",
+    "dynamics",
+    "termination",
+    "policy",
+)
 
 
 class Batch(eqx.Module):
-    """Transitions in the model's units, and the bootstrap weight of each for each decoder."""
+    """Transitions in the model's units, and their bootstrap weights for each decoder."""
 
     states: Float[Array, "*n state"]
     actions: Float[Array, "*n action"]
@@ -45,9 +56,12 @@ def objective_terms(
     predict: bool = True,
     key: PRNGKeyArray,
 ) -> Terms:
-    """Each term as a loss (negative log-likelihood or divergence), averaged over the batch; the prediction if asked."""
+    """Compute each term as a loss (negative log-likelihood or divergence), averaged over the batch.
+
+    Without `predict` the prediction is omitted.
+    """
     n = len(batch.states)
-    # One draw for the whole batch: a key for each row would cost as many kernels as a network.
+    # Draw once for the whole batch: a key for each row would cost as many kernels as a network.
     noise = jax.random.normal(key, ((3 if predict else 2) * n, model.latent_size))
     posteriors = jax.vmap(model.encode)(jnp.concatenate([batch.states, batch.next_states]))
     target = jax.lax.stop_gradient(jax.vmap(target_encoder)(batch.next_states))
@@ -56,14 +70,18 @@ def objective_terms(
     forward = jax.vmap(model.forward)(e)
     logits = jax.vmap(model.termination)(jax.lax.stop_gradient(e))[:, 0]
     reward_errors = jnp.square(jax.vmap(model.reward.mean)(e) - batch.rewards)
-    reward_variance = calibrated_variance(reward_errors[None], jnp.ones((1, n)), minimum_variance, per_dimension=False)
+    reward_variance = calibrate_variance(
+        reward_errors[None], jnp.ones((1, n)), minimum_variance, per_dimension=False
+    )
     latents = jnp.concatenate([sampled, forward.at(noise[2 * n :])]) if predict else sampled
     means = every_member(model.decoders.mean, latents)
     weights = batch.weights.T
 
     def decoder_loss(index: int, states: Float[Array, "n state"]) -> Float[Array, ""]:
         squared = jnp.square(means[:, index * n : (index + 1) * n] - states)
-        variance = calibrated_variance(squared, weights, minimum_variance, per_dimension=per_dimension)
+        variance = calibrate_variance(
+            squared, weights, minimum_variance, per_dimension=per_dimension
+        )
         return -jnp.mean(weights * log_density(squared, variance))
 
     return ({"prediction": decoder_loss(2, batch.next_states)} if predict else {}) | {
@@ -73,32 +91,40 @@ def objective_terms(
         "prior": jnp.mean(posteriors.divergence(standard_like(posteriors))[:n]),
         "dynamics": jnp.mean(target.divergence(forward)),
         "termination": jnp.mean(jax.nn.softplus(logits) - batch.terminated * logits),
-        "policy": jnp.mean(jax.vmap(_policy_loss, in_axes=(None, 0, 0))(model.policy, batch.states, batch.actions)),
+        "policy": jnp.mean(
+            jax.vmap(_policy_loss, in_axes=(None, 0, 0))(model.policy, batch.states, batch.actions)
+        ),
     }
 
 
-def calibrated_variance(
+def calibrate_variance(
     squared_errors: Float[Array, "members n dim"],
     weights: Float[Array, "members n"],
     minimum_variance: float,
     *,
     per_dimension: bool,
 ) -> Float[Array, "members 1 _"]:
-    """The variance of maximum likelihood, `σ*² = MSE`, of each member: one for all dimensions, or one for each."""
+    """Compute the maximum-likelihood variance `σ*² = MSE` of each member.
+
+    It is one number for all dimensions, or one for each with `per_dimension`.
+    """
     weighted = jnp.sum(weights[..., None] * squared_errors, axis=1, keepdims=True)
     mse = weighted / jnp.maximum(jnp.sum(weights, axis=1), 1e-6)[:, None, None]
     mse = mse if per_dimension else jnp.mean(mse, axis=-1, keepdims=True)
-    # At its optimum the likelihood does not change with the variance, so nothing flows through it.
+    # At the optimum the derivative of the likelihood by the variance is zero: no gradient is lost.
     return jnp.maximum(jax.lax.stop_gradient(mse), minimum_variance)
 
 
 def weighted_sum(terms: Terms, weights: Mapping[str, float]) -> Float[Array, ""]:
-    """The loss: each term times its weight."""
+    """Compute the loss: the sum of the terms times their weights."""
     return jnp.sum(jnp.stack([weight * terms[name] for name, weight in weights.items()]))
 
 
 def variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
-    """Phase 2: the likelihood of `s′` and `r` under the full Gaussians, where the model predicts from means."""
+    """Compute the loss of phase 2: the negative log-likelihood of `s′` and `r`.
+
+    The model predicts from the means of `z` and `z′`.
+    """
 
     embedded = jax.vmap(lambda state, action: model.embedding(model.encode(state).mean, action))(
         batch.states, batch.actions
@@ -113,7 +139,7 @@ def variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
 def _policy_loss(
     policy: GaussianMLP | MLP, state: Float[Array, " state"], action: Float[Array, " action"]
 ) -> Float[Array, ""]:
-    """`−log π(a|s)`, of a Gaussian or of a categorical distribution over one-hot actions."""
+    """Compute `−log π(a|s)` for a Gaussian, or for a categorical policy with one-hot actions."""
     if isinstance(policy, MLP):
         return -jnp.sum(action * jax.nn.log_softmax(policy(state)))
     return -policy(state).log_density(action)

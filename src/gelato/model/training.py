@@ -1,7 +1,7 @@
-"""A fit as a run: blocks of updates with progress, checkpoints that resume bit for bit, and the result on disk."""
+"""Fit a latent model in a run folder, resume the fit bit for bit, and read the result."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gelato.blocks import Metrics, finish, last_checkpoint, run_blocks
+from gelato.arrays import take
 from gelato.data.reference import load
-from gelato.data.transitions import Dataset, Standardiser, Transitions, evenly, split
+from gelato.data.transitions import Dataset, Standardiser, Transitions, choose_evenly
 from gelato.errors import InputError
-from gelato.interrupts import unhurried
 from gelato.model.config import ModelConfig, Preset, preset
 from gelato.model.fit import (
     MEANS,
@@ -22,49 +21,66 @@ from gelato.model.fit import (
     VARIANCES,
     FitData,
     FitState,
-    begin,
+    begin_phase,
     new_models,
-    prepare,
+    prepare_data,
     run_block,
     term_names,
 )
-from gelato.model.latent import LatentModel, Scaling, with_support
+from gelato.model.latent import LatentModel, Scaling, set_support
+from gelato.model.split import Split, split_dataset
 from gelato.progress import note
-from gelato.runs import Run, seed_numbers
-from gelato.trees import taken
+from gelato.runs.folder import Run, list_seeds, open_run
+from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
+from gelato.runs.signals import delay_signals
 
 _SUPPORT_ROWS = 100_000
-# How many times the range of nearly all values is no longer a tail but a mistake; rows enough to know that range.
-_OUTLIER, _OUTLIER_ROWS = 1e3, 10_000
+# A value this many times larger than the range of 98% of the values is probably an error.
+_OUTLIER = 1e3
+# Number of rows to estimate that range from.
+_OUTLIER_ROWS = 10_000
 
 
 @dataclass(frozen=True)
 class FittedModel:
-    """A fitted model of every seed, and what it was fitted to. Arrays of `models` have the seed as their first axis."""
+    """The fitted models of all seeds, and the split of the data they were fitted to.
+
+    Arrays of `models` have the seed as their first axis.
+    """
 
     run: Run
-    dataset: Dataset
+    split: Split
     config: ModelConfig
     seeds: tuple[int, ...]
     models: LatentModel
-    scaling: Scaling
 
-    def seed(self, index: int) -> LatentModel:
-        """The model of one seed."""
-        return taken(self.models, index)
+    @property
+    def dataset(self) -> Dataset:
+        """The data of the fit."""
+        return self.split.dataset
 
-    def of_seeds(self, seeds: tuple[int, ...]) -> "FittedModel":
-        """The same with some of the seeds only."""
-        missing = [seed for seed in seeds if seed not in self.seeds]
-        if missing:
-            raise InputError(f"{self.run.folder}: holds no seed {missing[0]}, only {', '.join(map(str, self.seeds))}")
-        rows = np.array([self.seeds.index(seed) for seed in seeds])
-        return replace(self, seeds=seeds, models=taken(self.models, rows))
+    @property
+    def scaling(self) -> Scaling:
+        """The conversion between the data's units and the model's."""
+        return self.split.scaling
 
-    @cached_property
+    @property
     def parts(self) -> tuple[Transitions, Transitions]:
         """The training and held-out transitions of the fit."""
-        return split_for(self.dataset, self.config)
+        return self.split.parts
+
+    def seed(self, index: int) -> LatentModel:
+        """Return the model of one seed."""
+        return take(self.models, index)
+
+    def of_seeds(self, seeds: tuple[int, ...]) -> "FittedModel":
+        """Keep the models of these seeds only."""
+        missing = [seed for seed in seeds if seed not in self.seeds]
+        if missing:
+            known = ", ".join(map(str, self.seeds))
+            raise InputError(f"{self.run.folder}: has no seed {missing[0]}, only {known}")
+        rows = np.array([self.seeds.index(seed) for seed in seeds])
+        return replace(self, seeds=seeds, models=take(self.models, rows))
 
 
 def fit_model(
@@ -76,132 +92,177 @@ def fit_model(
     seeds: int = 1,
     first_seed: int = 0,
 ) -> FittedModel:
-    """Fit the latent model of a dataset into a run's folder, or go on with the fit that was begun there."""
+    """Fit the latent model to a dataset in a run folder, or continue the fit started there."""
     dataset = load(dataset) if isinstance(dataset, str) else dataset
     config = config or preset(preset_name, dataset)
-    numbers = seed_numbers(seeds, first_seed)
-    train, held_out = split_to_fit(dataset, config)
-    _say_oddities(dataset, config)
-    folder = Run(Path(run))
-    with folder.locked():
-        folder.begin(
-            "model",
-            data={"reference": dataset.reference, "environment": dataset.environment},
-            fingerprint=dataset.transitions.fingerprint(),
-            shape=_shape(dataset.transitions),
-            config=asdict(config),
-            seeds=list(numbers),
-        )
-        if not folder.has("model"):
-            scaling = Scaling.fit(train, rewards_to_unit_range=config.rewards_to_unit_range)
-            data = prepare(train, held_out, scaling, config, numbers)
-            models = _run_phases(folder, dataset, config, numbers, data)
-            finish(folder, lambda: folder.save("model", eqx.filter((models, scaling), eqx.is_array)))
-    return load_model(folder.folder, dataset)
+    numbers = list_seeds(seeds, first_seed)
+    return fit_latent_model(split_dataset(dataset, config.held_out_fraction), run, config, numbers)
 
 
-def load_model(run: Path | str, dataset: Dataset | None = None) -> FittedModel:
-    """Read a fitted model from its run's folder, with the data it was fitted to."""
-    folder = Run(Path(run))
-    description = folder.description
-    if description["kind"] != "model":
-        hint = "; its model is in the folder `model` there" if (Path(run) / "model").is_dir() else ""
-        raise InputError(f"{run}: holds a run of kind {description['kind']}, not a model{hint}")
-    dataset = dataset or _data_of(folder, description["data"]["reference"])
-    if dataset.transitions.fingerprint() != description["fingerprint"]:
-        raise InputError(f"{run}: was fitted to other data than {dataset.reference} now holds (fingerprints differ)")
-    lists_as_tuples: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in description["config"].items()
+def fit_latent_model(
+    split: Split, folder: Path | str, config: ModelConfig, seeds: tuple[int, ...]
+) -> FittedModel:
+    """Fit models of several seeds in a run folder, or read the ones fitted there.
+
+    Rewards are scaled as `config` says; the scaling of the split may differ.
+    """
+    check_data(split, config)
+    split = split.scale_rewards(to_unit_range=config.rewards_to_unit_range)
+    _note_oddities(split, config)
+    dataset = split.dataset
+    settings = {
+        "data": {"reference": dataset.reference, "environment": dataset.environment},
+        "fingerprint": split.fingerprint,
+        "shape": _describe_shape(dataset.transitions),
+        "config": asdict(config),
+        "seeds": list(seeds),
     }
-    config, seeds = ModelConfig(**lists_as_tuples), tuple(description["seeds"])
-    transitions = dataset.transitions
-    like = (eqx.filter_eval_shape(_untrained, config, transitions, seeds), _blank_scaling(transitions))
+    with open_run(folder, "model", **settings) as run:
+        if run.has("model"):
+            return _read_models(run, split, config, seeds)
+        data = prepare_data(split.train, split.held_out, split.scaling, config, seeds)
+        models = _run_phases(run, dataset, config, seeds, data)
+        result = eqx.filter((models, split.scaling), eqx.is_array)
+        finish(run, lambda: run.save("model", result))
+    return FittedModel(run, split, config, seeds, models)
+
+
+def load_model(path: Path | str, dataset: Dataset | None = None) -> FittedModel:
+    """Read a fitted model and its data.
+
+    `path` is the folder of `gelato model fit`, or of `gelato train` where the latent model was
+    fitted or used. `dataset` replaces the recorded reference, for data that moved.
+    """
+    run = find_model(path)
+    description = run.description
+    dataset = dataset or _load_data(run, description["data"]["reference"])
+    config = _read_config(description["config"])
+    split = split_dataset(
+        dataset, config.held_out_fraction, rewards_to_unit_range=config.rewards_to_unit_range
+    )
+    if split.fingerprint != description["fingerprint"]:
+        raise InputError(
+            f"{run.folder}: was fitted to other data than {dataset.reference} (fingerprints "
+            "differ). Restore that data, or fit again into a new folder"
+        )
+    return _read_models(run, split, config, tuple(description["seeds"]))
+
+
+def find_model(path: Path | str) -> Run:
+    """Find the run of the latent model in the folder of a model or of a training."""
+    run = Run(Path(path))
+    description = run.description
+    if description["kind"] == "model":
+        return run
+    inside = Run(Path(description.get("model") or run.folder / "model"))
+    if description["kind"] == "policies" and (inside.folder / "run.json").exists():
+        return inside
+    raise InputError(
+        f"{path}: has no fitted latent model (a run of kind {description['kind']}). Use the folder "
+        "of `gelato model fit`, or of `gelato train` with a method that learns in the latent model"
+    )
+
+
+def _read_models(
+    run: Run, split: Split, config: ModelConfig, seeds: tuple[int, ...]
+) -> FittedModel:
+    transitions = split.dataset.transitions
+    like = (
+        eqx.filter_eval_shape(_new_models, config, transitions, seeds),
+        _blank_scaling(transitions),
+    )
     arrays, static = eqx.partition(like, lambda leaf: hasattr(leaf, "shape"))
-    models, scaling = eqx.combine(folder.load("model", arrays), static)
+    models, scaling = eqx.combine(run.load("model", arrays), static)
     models = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models)
-    return FittedModel(folder, dataset, config, seeds, models, scaling)
+    return FittedModel(run, replace(split, scaling=scaling), config, seeds, models)
 
 
-def _data_of(folder: Run, reference: str) -> Dataset:
+def _read_config(fields: Mapping[str, Any]) -> ModelConfig:
+    """Read the settings of a run, and convert JSON's lists to tuples."""
+    values = dict(fields)
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = tuple(value)
+    return ModelConfig(**values)
+
+
+def _load_data(run: Run, reference: str) -> Dataset:
     try:
         return load(reference)
     except InputError as error:
         raise InputError(
-            f"{folder.folder}: was fitted to {reference}, which cannot be read here ({error}); say where that data is "
-            "now by --fitted-to, in Python as the second argument of `load_model`"
+            f"{run.folder}: cannot read {reference}, the data that the model was fitted to "
+            f"({error}). If the data moved, give its new location by --fitted-to, or in Python as "
+            "the second argument of `load_model`"
         ) from error
 
 
-def split_for(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Transitions]:
-    """The fit's own split; only transitions whose successor is known teach the dynamics."""
-    data = dataset.transitions.with_successors()
-    if len(data) == 0:
-        raise InputError(f"{dataset.reference}: no step has a successor; give episodes of one step next_observations")
-    try:
-        return split(data, config.held_out_fraction, seed=0)
-    except InputError as error:
-        raise InputError(f"{dataset.reference}: {error}") from error
-
-
-def split_to_fit(dataset: Dataset, config: ModelConfig) -> tuple[Transitions, Transitions]:
-    """The split of a dataset that can be fitted; one that cannot is refused."""
-    data = dataset.transitions.with_successors()
+def check_data(split: Split, config: ModelConfig) -> None:
+    """Raise an error if the model cannot be fitted to the data with these settings."""
+    reference, data = split.dataset.reference, split.dataset.transitions.with_successors()
     state_size = data.states.shape[1]
     largest = max(64, 8 * state_size)
     if config.latent_size > largest:
         raise InputError(
-            f"latent size {config.latent_size} is out of proportion to {state_size} state dimensions; "
-            f"use at most {largest}"
+            f"latent size {config.latent_size} is too large for {state_size} state dimensions. "
+            f"Use at most {largest}"
         )
     if len(data) < config.batch_size:
         raise InputError(
-            f"{dataset.reference}: {len(data)} transitions with a successor are too few for batches of "
-            f"{config.batch_size}; record more, or fit with a smaller one (`gelato model fit --batch-size`)"
+            f"{reference}: {len(data)} transitions with a successor are too few for batches of "
+            f"{config.batch_size}. Record more, or use `gelato model fit --batch-size`"
         )
     if np.ptp(data.states, axis=0).max() == 0:
-        raise InputError(f"{dataset.reference}: observations never change; there is no dynamics to learn")
-    return split_for(dataset, config)
+        raise InputError(f"{reference}: observations never change, so there are no dynamics")
 
 
-def _say_oddities(dataset: Dataset, config: ModelConfig) -> None:
-    """What can be fitted but should not surprise."""
-    data = dataset.transitions.with_successors()
-    state_size, embedding_size = data.states.shape[1], config.latent_size + data.action_space.size
-    if dataset.transitions.terminated.any() and not data.terminated.any():
+def _note_oddities(split: Split, config: ModelConfig) -> None:
+    """Warn about data that can be fitted but may give a surprising model."""
+    reference, every = split.dataset.reference, split.dataset.transitions
+    data = every.with_successors()
+    if every.terminated.any() and not data.terminated.any():
         note(
-            f"{dataset.reference}: holds no successor of an episode's end; the model will not learn where episodes end"
+            f"{reference}: no terminated step has a successor; the model will not learn where "
+            "episodes end"
         )
-    low, high = np.quantile(data.states[evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
+    low, high = np.quantile(data.states[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
+    width = high - low
     beyond = np.abs(data.states - (low + high) / 2).max(axis=0)
-    for column in np.flatnonzero((high > low) & (beyond > _OUTLIER * (high - low))):
+    for column in np.flatnonzero((width > 0) & (beyond > _OUTLIER * width)):
         note(
-            f"{dataset.reference}: number {column} of the observations goes to {beyond[column]:.2g}, where nearly all "
-            f"lie within {high[column] - low[column]:.2g}; everything else of it will look constant to the model"
+            f"{reference}: column {column} of the observations has values up to "
+            f"{beyond[column]:.2g}, but 98% of them lie within a range of {width[column]:.2g}; to "
+            "the model these look constant"
         )
     if np.ptp(data.actions, axis=0).max() == 0:
-        note(f"{dataset.reference}: the action never changes; what another one would do cannot be learned")
+        note(f"{reference}: the action never changes; the effect of other actions is unknown")
     if np.ptp(data.rewards) == 0:
-        note(
-            f"{dataset.reference}: the reward is always {data.rewards[0]:g}; the reward model will learn that constant"
-        )
+        note(f"{reference}: the reward is always {data.rewards[0]:g}; the model learns a constant")
+    state_size, embedding_size = data.states.shape[1], config.latent_size + data.action_space.size
     if 2 * config.decoders * state_size < embedding_size:
         note(rank_warning(config.decoders, state_size, embedding_size))
 
 
 def rank_warning(decoders: int, state_size: int, embedding_size: int) -> str:
-    """Why `2·M·d_S < d_E` matters."""
+    """Explain why `2·M·d_S < d_E` is a problem."""
     return (
-        f"2·M·d_S = {2 * decoders * state_size} is less than d_E = {embedding_size}: the metric is singular and whole "
-        "directions have zero length; use more decoders or a smaller latent size"
+        f"2·M·d_S = {2 * decoders * state_size} is less than d_E = {embedding_size}: the metric is "
+        "singular, and some directions have length zero. Use more decoders or a smaller latent size"
     )
 
 
-def _shape(transitions: Transitions) -> dict[str, Any]:
-    return {"observation": list(transitions.observation_shape), "action": repr(transitions.action_space)}
+def _describe_shape(transitions: Transitions) -> dict[str, Any]:
+    return {
+        "observation": list(transitions.observation_shape),
+        "action": repr(transitions.action_space),
+    }
 
 
-def _untrained(config: ModelConfig, transitions: Transitions, seeds: tuple[int, ...]) -> LatentModel:
-    return new_models(config, transitions.states.shape[1], transitions.action_space, jnp.array(seeds))
+def _new_models(
+    config: ModelConfig, transitions: Transitions, seeds: tuple[int, ...]
+) -> LatentModel:
+    state_size = transitions.states.shape[1]
+    return new_models(config, state_size, transitions.action_space, jnp.array(seeds))
 
 
 def _blank_scaling(transitions: Transitions) -> Scaling:
@@ -214,14 +275,24 @@ def _blank_scaling(transitions: Transitions) -> Scaling:
 def _run_phases(
     folder: Run, dataset: Dataset, config: ModelConfig, seeds: tuple[int, ...], data: FitData
 ) -> LatentModel:
-    """The best models of the second phase; the last checkpoint of the first is what the second begins with."""
-    models = _untrained(config, dataset.transitions, seeds)
-    if last_checkpoint(folder, begin(config, VARIANCES, models), config.updates) is None:
-        means = _run_phase(folder, dataset, config, MEANS, seeds, data, models)
-        with unhurried():
-            models = with_support(means, data.reached(_SUPPORT_ROWS))
-            folder.save_checkpoint(config.updates, eqx.filter(begin(config, VARIANCES, models), eqx.is_array))
-    return _run_phase(folder, dataset, config, VARIANCES, seeds, data, models)
+    """Run both phases and return the best models of the second.
+
+    The second phase starts from the best models of the first. They are kept as the checkpoint of
+    the first phase's last step.
+    """
+    models = _new_models(config, dataset.transitions, seeds)
+    found = last_checkpoint(folder, begin_phase(config, VARIANCES, models), config.updates)
+    if found is not None:
+        step, state = found
+        folder.forget_metrics_after(step)
+    else:
+        state = begin_phase(config, MEANS, models)
+        means = _run_phase(folder, dataset, config, MEANS, seeds, data, state)
+        with delay_signals():
+            models = set_support(means, data.choose_states(_SUPPORT_ROWS))
+            step, state = config.updates, begin_phase(config, VARIANCES, models)
+            folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
+    return _run_phase(folder, dataset, config, VARIANCES, seeds, data, state, step)
 
 
 def _run_phase(
@@ -231,7 +302,8 @@ def _run_phase(
     phase: int,
     seeds: tuple[int, ...],
     data: FitData,
-    models: LatentModel,
+    state: FitState,
+    start: int | None = None,
 ) -> LatentModel:
     constants, names = (data, jnp.array(seeds)), term_names(config, phase)
 
@@ -241,19 +313,28 @@ def _run_phase(
         _stop_at_nan(folder, config, terms, phase, int(state.step[0]) - updates, seeds)
         if not np.isfinite(held_out).all():
             raise InputError(
-                f"{dataset.reference}: the loss on held-out episodes is not finite, though on the others it is; an "
-                f"observation or a reward there is out of all proportion (gelato data info {dataset.reference})"
+                f"{dataset.reference}: the loss is finite on training episodes but not on held-out "
+                "ones. An observation or reward there is far too large; see `gelato data info "
+                f"{dataset.reference}`"
             )
-        return state, {name: terms[..., i].mean(axis=1) for i, name in enumerate(names)} | {"held_out": held_out}
+        metrics = {name: terms[..., i].mean(axis=1) for i, name in enumerate(names)}
+        return state, metrics | {"held_out": held_out}
 
-    first, updates = (0, config.updates) if phase == MEANS else (config.updates, config.variance_updates)
-    blank = {name: np.full(len(seeds), np.nan) for name in term_names(config, VARIANCES) if phase == MEANS}
+    # The first rows set the columns of metrics.csv, so phase 1 writes blanks for those of phase 2.
+    blank = {}
+    if phase == MEANS:
+        first, updates = 0, config.updates
+        for name in term_names(config, VARIANCES):
+            blank[name] = np.full(len(seeds), np.nan)
+    else:
+        first, updates = config.updates, config.variance_updates
     return run_blocks(
         folder,
-        begin(config, phase, models),
+        state,
         block,
         labels=[{"phase": PHASES[phase], "seed": seed} for seed in seeds],
         first=first,
+        start=start,
         total=first + updates,
         length=min(max(updates // 40, 100), 1_000),
         title=f"fitting {dataset.reference}, {PHASES[phase]}",
@@ -263,14 +344,22 @@ def _run_phase(
 
 
 def _stop_at_nan(
-    folder: Run, config: ModelConfig, terms: np.ndarray, phase: int, first_step: int, seeds: tuple[int, ...]
+    folder: Run,
+    config: ModelConfig,
+    terms: np.ndarray,
+    phase: int,
+    first_step: int,
+    seeds: tuple[int, ...],
 ) -> None:
+    """Raise an error if a term is not finite; name the term, the update and the seed."""
     bad = ~np.isfinite(terms)
-    if bad.any():
-        step = int(np.argmax(bad.any(axis=(0, 2))))
-        seed, term = map(int, np.argwhere(bad[:, step])[0])
-        raise InputError(
-            f"{folder.folder}: the {term_names(config, phase)[term]} term became {terms[seed, step, term]} at update "
-            f"{first_step + step} of the {PHASES[phase]} (seed {seeds[seed]}); the last checkpoint is kept, if "
-            "there was one. Try a smaller learning rate or a larger minimum variance"
-        )
+    if not bad.any():
+        return
+    step = int(np.argmax(bad.any(axis=(0, 2))))
+    seed, term = map(int, np.argwhere(bad[:, step])[0])
+    raise InputError(
+        f"{folder.folder}: the {term_names(config, phase)[term]} term became "
+        f"{terms[seed, step, term]} at update {first_step + step} of the {PHASES[phase]} "
+        f"(seed {seeds[seed]}). The last checkpoint, if any, is kept. Try a smaller learning rate "
+        "or a larger minimum variance"
+    )

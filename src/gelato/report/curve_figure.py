@@ -1,4 +1,4 @@
-"""How solvers converge to a geodesic between two states: length against iterations and modes, and the curves."""
+"""How solvers converge to a geodesic between two states: length by iterations and by modes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gelato.data.transitions import evenly
+from gelato.data.transitions import choose_evenly
 from gelato.geometry import (
     AbstractMetric,
     AbstractSolver,
@@ -20,21 +20,20 @@ from gelato.geometry import (
     Straight,
     connecting_geodesic,
     length,
-    paired,
+    measure_pairs,
 )
 from gelato.geometry.metric import Point
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.progress import progress
-from gelato.report.four_rooms_figure import draw_volume
-from gelato.report.rooms import decoder_metric
+from gelato.report.latent_space import decoder_metric, draw_volume, encode_states
 from gelato.report.style import BLUE, INK, ORANGE, save
 
 ITERATIONS = (2, 5, 10, 20, 50)
 MODES = (1, 2, 4, 8)
-# Many nodes: between those of the default a metric with walls hides some of a curve's length.
+# Many nodes: with the default number, walls between nodes hide some of a curve's length.
 REFERENCE = Converged(modes=16, nodes=64, iterations=300)
-# Every curve is measured by one fine quadrature, whatever its solver used.
+# All curves are measured with the same fine quadrature.
 NODES = 256
 CANDIDATES = 64
 
@@ -42,28 +41,30 @@ Curves = list[Curve]
 
 
 def draw_curve(fitted: FittedModel, path: Path) -> None:
-    """Draw the length of each solver's curve and, in two dimensions, the curves."""
+    """Draw the length of each solver's curve and, if the latent space is a plane, the curves."""
     model = fitted.seed(0)
-    metric, codes = decoder_metric(model), held_out_codes(fitted, model)
-    a, b = distant_pair(metric, codes)
+    metric, codes = decoder_metric(model), encode_held_out(fitted, model)
+    a, b = choose_distant_pair(metric, codes)
     reference = connecting_geodesic(metric, a, b, REFERENCE).curve
     by_iterations, by_modes, by_paper, [line] = _solve_all(metric, a, b)
     plane = model.latent_size == 2
     figure = Figure(figsize=(9.0 if plane else 6.0, 2.9), layout="constrained")
     *first, iterations, modes = figure.subplots(1, 3 if plane else 2, squeeze=False)[0]
     if plane:
-        _curves(
-            first[0],
-            metric,
-            np.asarray(codes),
-            {"reference": reference, "converged": by_modes[-1], "paper": by_paper[-1], "straight": line},
-        )
-    for axis in (iterations, modes):
-        for curve, style, label in ((line, "--", "straight line"), (reference, ":", "reference")):
-            axis.axhline(_length(metric, curve), color=INK, linewidth=1, linestyle=style, label=label)
-    _lengths(iterations, metric, ITERATIONS, by_paper, ORANGE, "s", "the paper's SGD")
-    _lengths(iterations, metric, ITERATIONS, by_iterations, BLUE, "o", "L-BFGS, 8 modes")
-    _lengths(modes, metric, MODES, by_modes, BLUE, "o", "L-BFGS, converged")
+        shown = {
+            "reference": reference,
+            "converged": by_modes[-1],
+            "paper": by_paper[-1],
+            "straight": line,
+        }
+        _draw_curves(first[0], metric, np.asarray(codes), shown)
+    for curve, style, label in ((line, "--", "straight line"), (reference, ":", "reference")):
+        value = _measure(metric, curve)
+        for axis in (iterations, modes):
+            axis.axhline(value, color=INK, linewidth=1, linestyle=style, label=label)
+    _draw_lengths(iterations, metric, ITERATIONS, by_paper, ORANGE, "s", "the paper's SGD")
+    _draw_lengths(iterations, metric, ITERATIONS, by_iterations, BLUE, "o", "L-BFGS, 8 modes")
+    _draw_lengths(modes, metric, MODES, by_modes, BLUE, "o", "L-BFGS, converged")
     iterations.set(xlabel="iterations", ylabel="length of the curve")
     modes.set(xlabel="modes of the curve", ylabel="length of the curve")
     for axis, label in zip((*first, iterations, modes), "abc"):
@@ -73,17 +74,21 @@ def draw_curve(fitted: FittedModel, path: Path) -> None:
     save(figure, path)
 
 
-def held_out_codes(fitted: FittedModel, model: LatentModel) -> jax.Array:
-    """The encoder's means of held-out states, evenly taken."""
+def encode_held_out(fitted: FittedModel, model: LatentModel) -> jax.Array:
+    """Encode held-out states, evenly spaced over the data."""
     states = np.asarray(fitted.parts[1].states)
-    chosen = states[evenly(states, CANDIDATES)]
-    return jax.vmap(lambda state: model.encode(state).mean)(jnp.asarray(fitted.scaling.states(chosen)))
+    chosen = states[choose_evenly(states, CANDIDATES)]
+    return jnp.asarray(encode_states(fitted, model, chosen))
 
 
-def distant_pair(metric: AbstractMetric, codes: jax.Array) -> tuple[Point, Point]:
-    """The two codes with the longest straight line between them, which leaves most to a solver."""
+def choose_distant_pair(metric: AbstractMetric, codes: jax.Array) -> tuple[Point, Point]:
+    """Choose the two codes with the longest straight line between them.
+
+    It leaves most for a solver to improve.
+    """
     rows, columns = np.triu_indices(len(codes), k=1)
-    longest = int(np.argmax(paired(metric, codes[rows], codes[columns], Straight(nodes=16))))
+    lengths = measure_pairs(metric, codes[rows], codes[columns], Straight(nodes=16))
+    longest = int(np.argmax(lengths))
     return codes[rows[longest]], codes[columns[longest]]
 
 
@@ -104,27 +109,46 @@ def _solve_all(metric: AbstractMetric, a: Point, b: Point) -> list[Curves]:
         return [[solve(solver) for solver in family] for family in families]
 
 
-def _length(metric: AbstractMetric, curve: Curve) -> float:
+def _measure(metric: AbstractMetric, curve: Curve) -> float:
     return float(eqx.filter_jit(length)(metric, curve, NODES))
 
 
-def _lengths(
-    axes: Axes, metric: AbstractMetric, counts: Sequence[int], curves: Curves, color: str, marker: str, label: str
+def _draw_lengths(
+    axes: Axes,
+    metric: AbstractMetric,
+    counts: Sequence[int],
+    curves: Curves,
+    color: str,
+    marker: str,
+    label: str,
 ) -> None:
-    values = [_length(metric, curve) for curve in curves]
+    values = [_measure(metric, curve) for curve in curves]
     axes.plot(counts, values, color=color, marker=marker, markersize=4, linewidth=1.2, label=label)
     axes.set_xscale("log", base=2 if counts == MODES else 10)
     axes.set_xticks(counts, [str(count) for count in counts], minor=False)
     axes.minorticks_off()
 
 
-def _curves(axes: Axes, metric: AbstractMetric, codes: np.ndarray, curves: dict[str, Curve]) -> None:
+def _draw_curves(
+    axes: Axes, metric: AbstractMetric, codes: np.ndarray, curves: dict[str, Curve]
+) -> None:
     draw_volume(axes, metric, codes)
     t = np.linspace(0, 1, NODES)
-    looks = {"straight": (INK, "--"), "paper": (ORANGE, "-"), "converged": (BLUE, "-"), "reference": (INK, ":")}
+    looks = {
+        "straight": (INK, "--"),
+        "paper": (ORANGE, "-"),
+        "converged": (BLUE, "-"),
+        "reference": (INK, ":"),
+    }
     for name, curve in curves.items():
         color, style = looks[name]
         points = np.asarray(curve.at(t)[0])
         axes.plot(*points.T, color="white", linewidth=2.6, linestyle="-", alpha=0.6)
         axes.plot(*points.T, color=color, linewidth=1.4, linestyle=style)
-    axes.plot(*np.stack([points[0], points[-1]]).T, linestyle="none", marker="o", color="white", markeredgecolor=INK)
+    axes.plot(
+        *np.stack([points[0], points[-1]]).T,
+        linestyle="none",
+        marker="o",
+        color="white",
+        markeredgecolor=INK,
+    )

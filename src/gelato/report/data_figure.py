@@ -1,4 +1,4 @@
-"""A dataset at a glance: returns, lengths, rewards, and where its states lie."""
+"""A dataset at a glance: returns, lengths, rewards, and the distribution of its states."""
 
 from pathlib import Path
 
@@ -8,12 +8,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gelato.data.summary import episode_lengths, episode_returns
-from gelato.data.transitions import Dataset, Transitions, evenly
+from gelato.data.transitions import Dataset, Transitions, choose_evenly
+from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, GREY, INK, save
 
 
 def draw_dataset(dataset: Dataset, path: Path) -> None:
-    """Draw histograms of what varies, and the states: a map in two dimensions, ranges in more."""
+    """Draw histograms of returns, lengths and rewards, and the states.
+
+    A histogram of equal values is left out. States are a map if they have two dimensions, else
+    the range of each dimension.
+    """
     data = dataset.transitions
     histograms = [
         (episode_returns(data), "return of an episode", "episodes"),
@@ -22,38 +27,52 @@ def draw_dataset(dataset: Dataset, path: Path) -> None:
     ]
     varying = [panel for panel in histograms if panel[0].min() < panel[0].max()]
     figure = Figure(figsize=(2.5 * len(varying) + 3.4, 2.7), layout="constrained")
-    *axes, states = figure.subplots(1, len(varying) + 1, width_ratios=[1] * len(varying) + [1.3], squeeze=False)[0]
+    *axes, states = figure.subplots(
+        1, len(varying) + 1, width_ratios=[1] * len(varying) + [1.3], squeeze=False
+    )[0]
     for axis, panel in zip(axes, varying, strict=True):
-        _histogram(axis, *panel)
-    (_map if data.states.shape[1] == 2 else _ranges)(states, data)
+        _draw_histogram(axis, *panel)
+    if data.states.shape[1] == 2:
+        _draw_map(states, data)
+    else:
+        _draw_ranges(states, data)
     counts = f"{len(data):,} transitions, {len(data.episode_slices):,} episodes"
-    figure.suptitle(f"{dataset.reference}: {counts}" if varying else f"{dataset.reference}\n{counts}", fontsize=9)
+    separator = ": " if varying else "\n"
+    title = shorten_reference(dataset.reference) + separator + counts
+    figure.suptitle(title, fontsize=9)
     save(figure, path)
 
 
-def _histogram(axes: Axes, values: np.ndarray, label: str, unit: str) -> None:
+def _draw_histogram(axes: Axes, values: np.ndarray, label: str, unit: str) -> None:
     axes.hist(values, bins=40, color=BLUE)
-    axes.axvline(values.mean(), color=INK, linewidth=1, linestyle="--", label=f"mean {values.mean():.4g}")
+    axes.axvline(
+        values.mean(), color=INK, linewidth=1, linestyle="--", label=f"mean {values.mean():.4g}"
+    )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.16), fontsize=8)
     axes.ticklabel_format(axis="y", scilimits=(-3, 4))
     axes.set(xlabel=label, ylabel=unit)
 
 
-def _map(axes: Axes, data: Transitions) -> None:
+def _draw_map(axes: Axes, data: Transitions) -> None:
     x, y = np.asarray(data.states).T
     grid = len(np.unique(x)), len(np.unique(y))
     bins = grid if max(grid) <= 60 else (60, 60)
     counts, *edges = np.histogram2d(x, y, bins=bins)
     shown = np.ma.masked_equal(counts.T, 0)
     # The colours stop short of black, which marks what was never visited.
-    image = axes.pcolormesh(*edges, shown, cmap="Blues", vmin=0, vmax=1.25 * counts.max(), rasterized=True)
+    image = axes.pcolormesh(
+        *edges, shown, cmap="Blues", vmin=0, vmax=1.25 * counts.max(), rasterized=True
+    )
     axes.set(xlabel="state[0]", ylabel="state[1]", aspect="equal", facecolor=INK)
     axes.figure.colorbar(image, ax=axes, label="visits (black: none)")
 
 
-def _ranges(axes: Axes, data: Transitions) -> None:
-    """Each dimension's 5th to 95th percentile in units of its own spread: skew and outliers show, units do not."""
-    rows = evenly(data, 100_000)
+def _draw_ranges(axes: Axes, data: Transitions) -> None:
+    """Draw the 5th to 95th percentile of each dimension in units of its standard deviation.
+
+    This shows skew and outliers, whatever the units.
+    """
+    rows = choose_evenly(data, 100_000)
     states = np.asarray(data.states)[rows]
     spread = np.where(states.std(axis=0) > 0, states.std(axis=0), 1)
     low, middle, high = np.percentile((states - states.mean(axis=0)) / spread, (5, 50, 95), axis=0)

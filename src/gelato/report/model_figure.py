@@ -1,4 +1,6 @@
-"""A fitted model at a glance: open-loop rollouts as fans against the truth, and how their error grows."""
+"""A fitted model at a glance: open-loop rollouts as fans against the truth, and how their error
+grows.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gelato.model.check import action_sequences, longest_horizon, rollout, rollout_errors
-from gelato.model.fit import normalised_batch
+from gelato.model.fit import normalise_batch
 from gelato.model.training import FittedModel
+from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, INK, save
 
 _SAMPLES = 256
@@ -20,12 +23,17 @@ _FANS = 5
 
 
 def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> None:
-    """Fans of sampled rollouts along one held-out action sequence, for the dimensions that move most."""
+    """Draw sampled rollouts along one held-out action sequence as fans.
+
+    One panel for each of the dimensions that move most, and one for the growth of the error.
+    """
     _, held_out = fitted.parts
     model, horizon = fitted.seed(seed_index), longest_horizon(held_out)
     starts = action_sequences(held_out, horizon, 9)
     start = int(starts[len(starts) // 2])
-    batch = normalised_batch(held_out[start : start + horizon], fitted.scaling, jnp.zeros((horizon, 0)))
+    batch = normalise_batch(
+        held_out[start : start + horizon], fitted.scaling, jnp.zeros((horizon, 0))
+    )
     key = jax.random.key(0)
     sampled = rollout(model, batch.states[0], batch.actions, samples=_SAMPLES, key=key)
     raw = np.asarray(fitted.scaling.states.inverse(np.asarray(sampled)))
@@ -40,30 +48,40 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     figure = Figure(figsize=(3.2 * columns, 2.3 * rows + 0.3), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, dimension in zip(axes, moving, strict=False):
-        _fan(axis, raw[:, :, dimension], truth[:, dimension], f"state[{dimension}]")
-    _growth(axes[len(moving)], rollout_errors(fitted, model, held_out))
+        _draw_fan(axis, raw[:, :, dimension], truth[:, dimension], f"state[{dimension}]")
+    _draw_growth(axes[len(moving)], rollout_errors(fitted, model, held_out))
     for axis in axes[len(moving) + 1 :]:
         axis.set_axis_off()
     axes[0].legend(fontsize=7, loc="best")
-    figure.suptitle(f"{fitted.dataset.reference}: open-loop rollouts along a held-out action sequence", fontsize=9)
+    name = shorten_reference(fitted.dataset.reference)
+    title = f"{name}: open-loop rollouts along a held-out action sequence"
+    figure.suptitle(title, fontsize=9)
     save(figure, path)
 
 
-def _fan(axes: Axes, sampled: np.ndarray, truth: np.ndarray, label: str) -> None:
+def _draw_fan(axes: Axes, sampled: np.ndarray, truth: np.ndarray, label: str) -> None:
     steps = np.arange(len(truth))
     for level, shade in ((0.9, 0.25), (0.5, 0.45)):
         low, high = np.quantile(sampled, (0.5 - level / 2, 0.5 + level / 2), axis=0)
-        axes.fill_between(steps, low, high, color=BLUE, alpha=shade, linewidth=0, label=f"{level:.0%} of rollouts")
+        axes.fill_between(
+            steps, low, high, color=BLUE, alpha=shade, linewidth=0, label=f"{level:.0%} of rollouts"
+        )
     axes.plot(steps, np.median(sampled, axis=0), color=BLUE, linewidth=1, label="median")
     axes.plot(steps, truth, color=INK, linewidth=1, linestyle="--", label="truth")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="steps ahead", ylabel=label)
 
 
-def _growth(axes: Axes, errors: dict[str, Any]) -> None:
+def _draw_growth(axes: Axes, errors: dict[str, Any]) -> None:
     steps = np.arange(len(errors["rmse"]) + 1)
     for name, label, style in (("rmse", "model", "-"), ("rmse_of_no_change", "no change", "--")):
-        axes.plot(steps, [0, *errors[name]], color=BLUE if style == "-" else INK, linestyle=style, label=label)
+        axes.plot(
+            steps,
+            [0, *errors[name]],
+            color=BLUE if style == "-" else INK,
+            linestyle=style,
+            label=label,
+        )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="steps ahead", ylabel="RMSE (standard deviations)", ylim=(0, None))
     axes.legend(fontsize=7)

@@ -1,43 +1,27 @@
-"""Tables of returns: mean ± standard deviation over seeds, IQM with bootstrap intervals, the paper's numbers beside."""
+"""Tables of returns: mean ± standard deviation over seeds, and IQM with bootstrap intervals."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.stats import trim_mean
 
 from gelato.errors import InputError
-from gelato.results import Record, Settings, read_records
-from gelato.runs import Run
+from gelato.report.references import shorten_reference
+from gelato.runs.folder import Run
+from gelato.runs.records import Record, Settings, read_records
 
-# Table 1 of the paper: mean return over five seeds, D4RL v0 data.
-_TASKS = ("hopper", "walker2d", "halfcheetah")
-_KINDS = ("random", "medium", "medium-expert")
-_PAPER = {
-    "gelato": (685, 1676, 574, 412, 1269, 1515, 2560, 5168, 7989),
-    "gelato-l2": (544, 1320, 815, 388, 312, 1255, 512, 4096, 7304),
-    "mopo": (677, 1202, 1063, 396, 518, 1296, 4114, 4974, 7594),
-    "mbpo": (444, 457, 2105, 251, 370, 222, 3527, 3228, 907),
-    "sac": (664, 325, 1850, 120, 27, -2, 3502, -839, -78),
-    "bc": (615, 1234, 3907, 47, 193, 329, -41, 4201, 4164),
-}
-DATASETS = tuple(f"{task}-{kind}" for task in _TASKS for kind in _KINDS)
+Published = Callable[[str, str], int | float | None]
+"""The return that a paper reports for a dataset and a method, or None."""
 _RESAMPLES = 2000
 _NEEDED = {"dataset", "method", "seed", "return", "score", "steps"}
-
-
-def paper_return(dataset: str, method: str) -> int | None:
-    """What the paper reports, if anything."""
-    if method not in _PAPER or dataset not in DATASETS:
-        return None
-    return _PAPER[method][DATASETS.index(dataset)]
+_LABEL = ("dataset", "method", "penalty_weight")
 
 
 def gather(runs: Sequence[Path]) -> list[Record]:
-    """The records of training runs' folders, or of files of records."""
+    """Read the records of training runs: folders, or JSON files of records."""
     found: list[Record] = []
     for run in runs:
         if not run.exists():
@@ -46,88 +30,93 @@ def gather(runs: Sequence[Path]) -> list[Record]:
         records = read_records(path)
         missing = sorted({key for record in records for key in _NEEDED - record.keys()})
         if missing:
-            raise InputError(f"{path}: its records are not those of policies; they have no {', '.join(missing)}")
+            raise InputError(
+                f"{path}: its records are not those of policies; they have no {', '.join(missing)}"
+            )
         found += records
     if not found:
-        raise InputError("the runs hold no records yet")
+        raise InputError("the runs hold no records yet; wait until `gelato train` has finished")
     _check_cells(found)
     return found
 
 
 def _check_cells(records: Sequence[Record]) -> None:
-    """Only seeds may tell the records of a cell apart."""
+    """Refuse records of one dataset, method and penalty weight that differ in more than the seed.
+
+    A cell of the table averages seeds of one setting.
+    """
     firsts: dict[tuple[object, ...], Record] = {}
-    seen: set[tuple[object, ...]] = set()
+    known: set[tuple[object, ...]] = set()
     for record in records:
-        cell = (record["dataset"], record["method"])
-        if (*cell, record["seed"]) in seen:
-            raise InputError(f"{cell[0]}, {cell[1]}: seed {record['seed']} is there twice; name each run once")
-        seen.add((*cell, record["seed"]))
+        cell = tuple(record.get(name) for name in _LABEL)
+        name = f"{shorten_reference(str(record['dataset']))}, {record['method']}"
+        if (*cell, record["seed"]) in known:
+            raise InputError(
+                f"{name}: seed {record['seed']} is there twice with the same penalty weight; "
+                "name each run once"
+            )
+        known.add((*cell, record["seed"]))
         first = firsts.setdefault(cell, record)
-        for name in ("steps", *(field.name for field in fields(Settings))):
-            if record.get(name) != first.get(name):
+        for setting in ("steps", *(field.name for field in fields(Settings))):
+            if record.get(setting) != first.get(setting):
                 raise InputError(
-                    f"{cell[0]}, {cell[1]}: runs differ in {name} ({first.get(name)}, {record.get(name)}); a table's "
-                    "cell holds seeds of one setting"
+                    f"{name}: runs differ in {setting} ({first.get(setting)}, "
+                    f"{record.get(setting)}); make one table for each setting"
                 )
 
 
-def summarise_policies(records: Sequence[Record]) -> list[Record]:
-    """A record for each dataset and method: mean and standard deviation over seeds, and the paper's number."""
+def label_methods(records: Sequence[Record]) -> list[Record]:
+    """Add the penalty weight to the names of methods that have several on one dataset.
+
+    For example `gelato λ=3` and `gelato λ=10`. Weights that differ only between datasets are part
+    of the method and are not shown.
+    """
+    weights: dict[tuple[str, str], set[object]] = {}
+    for record in records:
+        key = str(record["dataset"]), str(record["method"])
+        weights.setdefault(key, set()).add(record.get("penalty_weight"))
+    swept = {method for (_, method), found in weights.items() if len(found) > 1}
+    labelled = []
+    for record in records:
+        weight = record.get("penalty_weight")
+        if record["method"] in swept and weight is not None:
+            record = {**record, "method": f"{record['method']} λ={weight:g}"}
+        labelled.append(record)
+    return labelled
+
+
+def summarise_policies(
+    records: Sequence[Record], published: Published | None = None
+) -> list[Record]:
+    """Average over seeds: a record for each dataset and method, in order of appearance.
+
+    With `published`, each record also has the number of a paper, as `paper`.
+    """
+    cells: dict[str, dict[str, list[Record]]] = {}
+    for record in label_methods(records):
+        by_method = cells.setdefault(str(record["dataset"]), {})
+        by_method.setdefault(str(record["method"]), []).append(record)
     rows: list[Record] = []
-    pairs = dict.fromkeys((str(record["dataset"]), str(record["method"])) for record in records)
-    for dataset, method in sorted(pairs, key=_order):
-        own = [record for record in records if (record["dataset"], record["method"]) == (dataset, method)]
-        returns = [float(record["return"]) for record in own if record["return"] is not None]
-        scores = [float(record["score"]) for record in own if record["score"] is not None]
-        rows.append(
-            {
-                "dataset": dataset,
+    for dataset, by_method in cells.items():
+        for method, seeds in by_method.items():
+            row: Record = {
+                "dataset": shorten_reference(dataset),
                 "method": method,
-                "seeds": len(own),
-                "steps": own[0]["steps"],
-                **_spread("return", returns),
-                **_spread("score", scores),
-                "data_return": own[0].get("data_return"),
-                "paper": paper_return(dataset, method),
+                "seeds": len(seeds),
+                "steps": seeds[0]["steps"],
+                **_describe_spread(seeds, "return"),
+                **_describe_spread(seeds, "score"),
+                "data_return": seeds[0].get("data_return"),
             }
-        )
+            if published is not None:
+                row["paper"] = published(dataset, method)
+            rows.append(row)
     return rows
 
 
-def as_grid(records: Sequence[Record]) -> str:
-    """Mean returns ± deviation over seeds in Markdown, datasets down and methods across.
-
-    Beside them the mean return of the data itself, and the paper's GELATO.
-    """
-    cells = {(str(cell["dataset"]), str(cell["method"])): cell for cell in summarise_policies(records)}
-    datasets, methods = (list(dict.fromkeys(names)) for names in zip(*cells))
-    means = {row["method"]: row for row in aggregate(records)}
-
-    def row(dataset: str) -> list[str]:
-        found = [cells.get((dataset, method)) for method in methods]
-        own = [cell for cell in found if cell is not None]
-        form = _form_of(own)
-        returns = ["–" if cell is None else _number(cell, "return", form) for cell in found]
-        return [dataset, *returns, _value(own[0]["data_return"], form), _value(paper_return(dataset, "gelato"), form)]
-
-    scores = [
-        f"{means[method]['mean_score']:.1f} ({means[method]['datasets']})" if method in means else "–"
-        for method in methods
-    ]
-    last = ["mean score (of so many)", *scores, "–", "–"]
-    columns = ["dataset", *methods, "the data itself", "paper's GELATO"]
-    return markdown_table(columns, [*map(row, datasets), last])
-
-
-def _order(pair: tuple[str, str]) -> tuple[int, int, str, str]:
-    dataset, method = pair
-    known = DATASETS.index(dataset) if dataset in DATASETS else len(DATASETS)
-    methods = ("gelato", "gelato-l2", "gelato-ensemble", *_PAPER)
-    return known, methods.index(method) if method in methods else len(methods), dataset, method
-
-
-def _spread(name: str, values: Sequence[float]) -> Record:
+def _describe_spread(records: Sequence[Record], name: str) -> Record:
+    found = [record[name] for record in records]
+    values = [float(value) for value in found if value is not None]
     if not values:
         return {f"{name}_mean": None, f"{name}_std": None}
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -135,113 +124,125 @@ def _spread(name: str, values: Sequence[float]) -> Record:
 
 
 def aggregate(records: Sequence[Record]) -> list[Record]:
-    """For each method the mean and IQM of normalised scores over datasets and seeds, with 95% intervals.
+    """Average normalised scores over datasets and seeds: mean and IQM of each method.
 
-    As rliable defines them: the middle half of all runs, and a bootstrap that draws seeds within each dataset.
+    As rliable defines them: the middle half of all runs, and 95% intervals from a bootstrap that
+    draws seeds within each dataset.
     """
+    scores: dict[str, dict[str, list[float]]] = {}
+    for record in label_methods(records):
+        if record["score"] is not None:
+            by_dataset = scores.setdefault(str(record["method"]), {})
+            by_dataset.setdefault(str(record["dataset"]), []).append(float(record["score"]))
     rows: list[Record] = []
-    for method in dict.fromkeys(str(record["method"]) for record in records):
-        by_dataset: dict[str, list[float]] = {}
-        for record in records:
-            if record["method"] == method and record["score"] is not None:
-                by_dataset.setdefault(str(record["dataset"]), []).append(float(record["score"]))
-        if not by_dataset:
-            continue
-        groups = [np.array(values) for values in by_dataset.values()]
-        scores = np.concatenate(groups)
-        several = max(map(len, groups)) > 1
-        low, high = np.quantile(_resampled(groups), (0.025, 0.975)).tolist() if several else (None, None)
-        rows.append(
-            {
-                "method": method,
-                "datasets": len(groups),
-                "mean_score": float(np.mean([group.mean() for group in groups])),
-                "iqm": float(trim_mean(scores, 0.25)),
-                "iqm_low": low,
-                "iqm_high": high,
-            }
-        )
+    for method, by_dataset in scores.items():
+        # Sorted by name, so that the bootstrap does not depend on the order of the runs.
+        groups = [np.array(by_dataset[name]) for name in sorted(by_dataset)]
+        low = high = None
+        if max(map(len, groups)) > 1:
+            low, high = np.quantile(_resample_iqm(groups), (0.025, 0.975)).tolist()
+        row: Record = {
+            "method": method,
+            "datasets": len(groups),
+            "mean_score": float(np.mean([group.mean() for group in groups])),
+            "iqm": float(trim_mean(np.concatenate(groups), 0.25)),
+            "iqm_low": low,
+            "iqm_high": high,
+        }
+        rows.append(row)
     return sorted(rows, key=lambda row: -float(row["mean_score"] or 0))
 
 
-def _resampled(groups: Sequence[np.ndarray]) -> np.ndarray:
+def _resample_iqm(groups: Sequence[np.ndarray]) -> np.ndarray:
     rng = np.random.default_rng(0)
     drawn = [group[rng.integers(len(group), size=(_RESAMPLES, len(group)))] for group in groups]
     return trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
 
 
-def as_text(records: Sequence[Record], form: str) -> str:
-    """Both tables in Markdown or LaTeX."""
-    cells = summarise_policies(records)
-    names = {cell["dataset"] for cell in cells}
-    forms = {name: _form_of([cell for cell in cells if cell["dataset"] == name]) for name in names}
-    tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]] = [
-        (
-            ("dataset", "method", "return", "score", "data", "paper", "seeds", "steps"),
-            [
-                (
-                    str(cell["dataset"]),
-                    str(cell["method"]),
-                    _number(cell, "return", forms[cell["dataset"]]),
-                    _number(cell, "score", ".1f"),
-                    _value(cell["data_return"], forms[cell["dataset"]]),
-                    _value(cell["paper"], forms[cell["dataset"]]),
-                    str(cell["seeds"]),
-                    f"{cell['steps']:,}",
-                )
-                for cell in cells
-            ],
-        ),
-        (
-            ("method", "datasets", "mean score", "IQM", "95% interval"),
-            [
-                (
-                    str(row["method"]),
-                    str(row["datasets"]),
-                    f"{row['mean_score']:.1f}",
-                    f"{row['iqm']:.1f}",
-                    "–" if row["iqm_low"] is None else f"{row['iqm_low']:.1f} to {row['iqm_high']:.1f}",
-                )
-                for row in aggregate(records)
-            ],
-        ),
-    ]
-    writer = _latex if form == "latex" else markdown_table
-    return "\n".join(writer(columns, rows) for columns, rows in tables if rows)
+def as_text(records: Sequence[Record], form: str, published: Published | None = None) -> str:
+    """Write both tables in Markdown (`md`) or LaTeX (`latex`)."""
+    write = _write_latex if form == "latex" else markdown_table
+    text = write(*_list_returns(records, published))
+    columns, rows = _list_scores(records)
+    return text + "\n" + write(columns, rows) if rows else text
 
 
-def _form_of(cells: Sequence[Record]) -> str:
-    names = ("return_mean", "data_return")
-    return return_form(*(float(value) for cell in cells for name in names if (value := cell[name]) is not None))
+Table = tuple[list[str], list[list[str]]]
+
+
+def _list_returns(records: Sequence[Record], published: Published | None) -> Table:
+    cells = summarise_policies(records, published)
+    columns = ["dataset", "method", "return", "score", "data", "seeds", "steps"]
+    if published is not None:
+        columns.insert(5, "paper")
+    rows = []
+    for cell in cells:
+        form = form_of([other for other in cells if other["dataset"] == cell["dataset"]])
+        row = [
+            str(cell["dataset"]),
+            str(cell["method"]),
+            format_spread(cell, "return", form),
+            format_spread(cell, "score", ".1f"),
+            format_value(cell["data_return"], form),
+            str(cell["seeds"]),
+            f"{cell['steps']:,}",
+        ]
+        if published is not None:
+            row.insert(5, format_value(cell["paper"], form))
+        rows.append(row)
+    return columns, rows
+
+
+def _list_scores(records: Sequence[Record]) -> Table:
+    rows = []
+    for row in aggregate(records):
+        interval = "–"
+        if row["iqm_low"] is not None:
+            interval = f"{row['iqm_low']:.1f} to {row['iqm_high']:.1f}"
+        numbers = [f"{row['mean_score']:.1f}", f"{row['iqm']:.1f}", interval]
+        rows.append([str(row["method"]), str(row["datasets"]), *numbers])
+    return ["method", "datasets", "mean score", "IQM", "95% interval"], rows
+
+
+def form_of(cells: Sequence[Record]) -> str:
+    """Choose the format of the returns in one row or dataset."""
+    values = [cell[name] for cell in cells for name in ("return_mean", "data_return")]
+    return return_form(*(float(value) for value in values if value is not None))
 
 
 def return_form(*returns: float) -> str:
-    """How returns that stand together are written: whole, unless all are small."""
+    """Choose the format of returns: whole numbers, or two decimals if all are below 100."""
     return ",.0f" if max(map(abs, returns), default=0) >= 100 else ".2f"
 
 
-def _value(value: Any, form: str) -> str:
+def format_value(value: str | int | float | None, form: str) -> str:
+    """Write a number, or a dash if there is none."""
     return "–" if value is None else f"{value:{form}}"
 
 
-def _number(cell: Record, name: str, form: str) -> str:
-    if cell[f"{name}_mean"] is None:
-        return "–"
+def format_spread(cell: Record, name: str, form: str) -> str:
+    """Write mean ± standard deviation, or a dash if there is none."""
     mean, std = cell[f"{name}_mean"], cell[f"{name}_std"]
-    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"
+    if mean is None or std is None:
+        return format_value(mean, form)
+    return f"{mean:{form}} ± {std:{form}}"
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of the docs, a line for each row."""
+    """Write a Markdown table, one line for each row."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _latex(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _write_latex(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
-        escaped = (re.sub(r"([%&#$_{}])", r"\\\1", cell) for cell in cells)
-        return " & ".join(cell.replace("±", r"$\pm$").replace("–", "--") for cell in escaped) + r" \\"
+        text = " & ".join(re.sub(r"([%&#$_{}])", r"\\\1", cell) for cell in cells)
+        for sign, latex in (("±", r"$\pm$"), ("–", "--"), ("λ", r"$\lambda$")):
+            text = text.replace(sign, latex)
+        return text + r" \\"
 
-    body = "\n".join(line(row) for row in rows)
-    layout = "l" * len(columns)
-    return f"\\begin{{tabular}}{{{layout}}}\n\\hline\n{line(columns)}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
+    begin = rf"\begin{{tabular}}{{{'l' * len(columns)}}}"
+    body = [line(row) for row in rows]
+    rule = r"\hline"
+    lines = [begin, rule, line(columns), rule, *body, rule, r"\end{tabular}"]
+    return "\n".join(lines) + "\n"

@@ -1,16 +1,18 @@
-"""One look for all figures: sizes for print, colours that stay apart in grey, equal bytes for equal content."""
+"""One look for all figures: sizes for print, colours that differ in grey, equal bytes for equal
+content.
+"""
 
 from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from gelato.whole import whole_file
+from gelato.runs.files import write_atomically
 
 INK, BLUE, ORANGE, GREY = "#222222", "#2f6690", "#d97706", "#9aa0a6"
 MARK, SHADE = "#ff5a36", "#eeeeee"
+_UNDATED = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
-matplotlib.use("Agg")
 matplotlib.rcParams.update(
     {
         "figure.dpi": 150,
@@ -27,7 +29,7 @@ matplotlib.rcParams.update(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture whole or not at all, without the date, so that equal content gives equal bytes."""
-    undated = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix]
-    with whole_file(path) as partial:
+    """Write a picture atomically and without a date: equal content gives equal bytes."""
+    undated = _UNDATED[path.suffix]
+    with write_atomically(path) as partial:
         figure.savefig(partial, bbox_inches="tight", metadata=undated)

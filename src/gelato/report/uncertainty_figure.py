@@ -1,4 +1,4 @@
-"""Penalties against the truth: what refusing the least trusted inputs gains, and what a calibrated value means."""
+"""Penalties against the true error: risk–coverage curves, and error by calibrated penalty."""
 
 from pathlib import Path
 
@@ -7,11 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, GREY, INK, ORANGE, save
-from gelato.uncertainty.instrument import Judged, Report
+from gelato.uncertainty.judge import Judged, Report
 from gelato.uncertainty.scores import risk_coverage
 
-# Colour and dash for each penalty, so that they stay apart in grey.
+# Colour and dash for each penalty, so that they differ in grey.
 _LOOKS = {
     "transport": (ORANGE, "-"),
     "geodesic": (BLUE, "-"),
@@ -27,39 +28,56 @@ _BINS = 8
 
 
 def draw_uncertainty(report: Report, path: Path) -> None:
-    """For every shift the risk–coverage curves above, and true error against calibrated penalty below."""
+    """Draw, for every shift, risk–coverage curves above and error by penalty below."""
     columns = len(report.judged)
     figure = Figure(figsize=(2.3 * columns + 0.4, 4.6), layout="constrained")
     axes = figure.subplots(2, columns, squeeze=False)
     for column, judged in enumerate(report.judged):
-        _risk(axes[0, column], judged)
-        _reliability(axes[1, column], judged, report)
+        _draw_risk(axes[0, column], judged)
+        _draw_reliability(axes[1, column], judged, report)
         axes[0, column].set_title(judged.shift)
-    axes[0, 0].set_ylabel("mean error of what is kept\n(normalised states)")
+    axes[0, 0].set_ylabel("mean error of rows kept\n(normalised states)")
     axes[1, 0].set_ylabel("mean true error\n(normalised states)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
-    figure.suptitle(f"{report.dataset}, model seed {report.model_seed}; truth: {report.truth}", fontsize=9)
+    name = shorten_reference(report.dataset)
+    title = f"{name}, model seed {report.model_seed}; truth: {report.truth}"
+    figure.suptitle(title, fontsize=9)
     save(figure, path)
 
 
-def _risk(axes: Axes, judged: Judged) -> None:
+def _draw_risk(axes: Axes, judged: Judged) -> None:
     coverage = np.arange(1, len(judged.errors) + 1) / len(judged.errors)
     shown = coverage >= 0.05
     for name, values in judged.penalties.items():
         colour, dash = _LOOKS.get(name, _OTHER)
-        axes.plot(coverage[shown], risk_coverage(values, judged.errors)[shown], dash, color=colour, label=name, lw=1.2)
-    axes.plot(coverage[shown], risk_coverage(judged.errors, judged.errors)[shown], color=INK, lw=0.6, label="oracle")
-    axes.set(xlabel="share kept", xlim=(0, 1), yscale="log")
+        axes.plot(
+            coverage[shown],
+            risk_coverage(values, judged.errors)[shown],
+            dash,
+            color=colour,
+            label=name,
+            lw=1.2,
+        )
+    axes.plot(
+        coverage[shown],
+        risk_coverage(judged.errors, judged.errors)[shown],
+        color=INK,
+        lw=0.6,
+        label="oracle",
+    )
+    axes.set(xlabel="fraction kept", xlim=(0, 1), yscale="log")
 
 
-def _reliability(axes: Axes, judged: Judged, report: Report) -> None:
-    """Mean error in bins of equal count of the calibrated penalty."""
+def _draw_reliability(axes: Axes, judged: Judged, report: Report) -> None:
+    """Draw the mean error in bins of the calibrated penalty that hold equally many rows."""
     for name, values in judged.penalties.items():
         colour, dash = _LOOKS.get(name, _OTHER)
         calibrated = np.asarray(report.scales[name](jnp.asarray(values)))
         order = np.array_split(np.argsort(values), _BINS)
-        means = [(calibrated[rows].mean(), judged.errors[rows].mean()) for rows in order if len(rows)]
+        means = [
+            (calibrated[rows].mean(), judged.errors[rows].mean()) for rows in order if len(rows)
+        ]
         axes.plot(*np.array(means).T, dash, color=colour, marker=".", ms=4, lw=1)
     axes.set(xlabel="calibrated penalty", yscale="log")
     axes.set_xscale("symlog", linthresh=1.0)

@@ -1,8 +1,9 @@
-"""Calibration: one scale for every penalty, fixed once before a policy is trained, so that one λ means the same.
+"""Put all penalties on one scale, fixed before a policy is trained, so that one λ fits all.
 
-Distances to neighbours are not zero on the data itself. The default therefore subtracts the level on the data, each
-point left out of its own neighbours, and divides by how far foreign pairs rise above it: data sits near 0, foreign
-pairs near 1. `paper` divides by the largest value, as the paper does.
+Distances to neighbours are not zero on the data. The default therefore subtracts the level on the
+data, where no point is its own neighbour, and divides by how far out-of-distribution pairs rise
+above it: data is near 0, out-of-distribution pairs near 1. `paper` divides by the largest value, as
+the paper does.
 """
 
 from typing import Literal
@@ -16,8 +17,15 @@ from jaxtyping import Array, Float, Int
 from gelato.errors import InputError
 from gelato.model.latent import LatentModel, Scaling
 from gelato.progress import note
-from gelato.uncertainty.embedded import EmbeddedData, foreign_pairs
-from gelato.uncertainty.penalty import AbstractPenalty, Embedded, Nothing, Scalar, penalise
+from gelato.uncertainty.embedded import EmbeddedData, sample_out_of_distribution
+from gelato.uncertainty.penalty import (
+    NO_EXCLUSION,
+    AbstractPenalty,
+    Embedded,
+    Nothing,
+    Scalar,
+    penalise,
+)
 
 Calibration = Literal["default", "paper"]
 SAMPLE = 256
@@ -39,8 +47,8 @@ class Calibrated(AbstractPenalty):
     penalty: AbstractPenalty
     scale: Scale
 
-    def __call__(self, e: Embedded, leave_out: Int[Array, ""] | int = -1) -> Scalar:
-        return self.scale(self.penalty(e, leave_out))
+    def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
+        return self.scale(self.penalty(e, exclude))
 
     @property
     def points(self) -> int:
@@ -56,10 +64,13 @@ def calibrate(
     how: Calibration = "default",
     sample: int = SAMPLE,
 ) -> Calibrated:
-    """Measure the penalty on the data, leaving each point out, and on foreign pairs, and fix its scale."""
+    """Fix the scale of a penalty from its values on the data and on out-of-distribution pairs.
+
+    No data point is its own neighbour.
+    """
     rows = np.random.default_rng(0).permutation(len(data))[:sample]
-    foreign = foreign_pairs(model, scaling, data, len(rows), key=jax.random.key(0))
-    return calibrate_on(penalty, data.embeddings[rows], jnp.asarray(rows), foreign, how=how)
+    pairs = sample_out_of_distribution(model, scaling, data, len(rows), key=jax.random.key(0))
+    return calibrate_on(penalty, data.embeddings[rows], jnp.asarray(rows), pairs, how=how)
 
 
 def calibrate_on(
@@ -70,24 +81,40 @@ def calibrate_on(
     *,
     how: Calibration = "default",
 ) -> Calibrated:
-    """The same on given embeddings: of the data, with the row of each to leave out, and of foreign pairs."""
+    """Fix the scale from embeddings: of the data, with their rows, and out of distribution.
+
+    A row of −1 leaves no data point out.
+    """
     on_data = penalise(penalty, inside, own_rows.astype(jnp.int32))
     beyond = penalise_in_parts(penalty, outside)
     if not bool(jnp.isfinite(on_data).all() & jnp.isfinite(beyond).all()):
-        raise InputError(f"{type(penalty).__name__} is not finite on the data or beyond it; it cannot be calibrated")
+        raise InputError(
+            f"{type(penalty).__name__} is not finite on the data or out of distribution, so it "
+            "cannot be calibrated"
+        )
     level = jnp.zeros(()) if how == "paper" else jnp.median(on_data)
-    unit = jnp.maximum(on_data.max(), beyond.max()) if how == "paper" else jnp.median(beyond) - level
+    unit = (
+        jnp.maximum(on_data.max(), beyond.max()) if how == "paper" else jnp.median(beyond) - level
+    )
     if not unit > 0:
         if not isinstance(penalty, Nothing):
-            note(f"{type(penalty).__name__} is no larger beyond the data than on it; its unit is left at 1")
+            note(
+                f"{type(penalty).__name__} is not larger out of distribution than on the data; "
+                "its unit stays 1"
+            )
         unit = jnp.ones(())
     return Calibrated(penalty, Scale(level, unit))
 
 
-def penalise_in_parts(penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]) -> Float[Array, " n"]:
-    """`U` of any number of embeddings, in parts of one size: the program that calibrated it serves them all."""
+def penalise_in_parts(
+    penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]
+) -> Float[Array, " n"]:
+    """Compute `U` of any number of embeddings in parts of one size.
+
+    The program compiled for calibration serves all parts.
+    """
     count = -(-len(embeddings) // SAMPLE)
     padded = jnp.pad(embeddings, ((0, count * SAMPLE - len(embeddings)), (0, 0)), mode="edge")
-    nobody = jnp.full(SAMPLE, -1, jnp.int32)
-    parts = [penalise(penalty, part, nobody) for part in jnp.split(padded, count)]
+    none = jnp.full(SAMPLE, NO_EXCLUSION, jnp.int32)
+    parts = [penalise(penalty, part, none) for part in jnp.split(padded, count)]
     return jnp.concatenate(parts)[: len(embeddings)]

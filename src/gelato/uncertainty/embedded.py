@@ -1,4 +1,6 @@
-"""The dataset as the model embeds it: where its transitions lie, and how wrong the model is at each of them."""
+"""A dataset in the space of a model: where its transitions lie, and the model's error at each."""
+
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -6,17 +8,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.data.spaces import Discrete
-from gelato.data.transitions import Transitions, evenly
+from gelato.data.transitions import Transitions, choose_evenly
 from gelato.errors import InputError
 from gelato.geometry import Index, prepare
-from gelato.model.fit import normalised_batch
+from gelato.model.fit import normalise_batch
 from gelato.model.latent import LatentModel, Scaling, predict
 
 _CHUNK = 4096
+# One normalised pair `(s, a)` to the predicted normalised next state.
+Predictor = Callable[[Float[Array, " pair"]], Float[Array, " state"]]
 
 
 class EmbeddedData(eqx.Module):
-    """Transitions in the embedding space; `residuals` are the model's one-step errors, in normalised states."""
+    """Transitions in the embedding space, or as pairs `(s, a)` in state space.
+
+    `residuals` are the model's one-step errors and `rows` are `(s, a, s′)`, both normalised.
+    """
 
     index: Index
     residuals: Float[Array, " n"]
@@ -31,49 +38,98 @@ class EmbeddedData(eqx.Module):
         return self.index.data
 
 
-def embed(model: LatentModel, scaling: Scaling, transitions: Transitions, points: int | None = None) -> EmbeddedData:
-    """Embed transitions, chunk by chunk; of more than `points` so many, spread evenly."""
+def embed(
+    model: LatentModel, scaling: Scaling, transitions: Transitions, points: int | None = None
+) -> EmbeddedData:
+    """Embed transitions, at most `points` of them, spread evenly."""
+    return _embed(_LatentPredictor(model), scaling, transitions, points)
+
+
+def embed_pairs(
+    predictor: Predictor, scaling: Scaling, transitions: Transitions, points: int | None = None
+) -> EmbeddedData:
+    """Make the data of a penalty in state space, where the embedding is the pair `(s, a)` itself.
+
+    `predictor` maps one normalised pair to the predicted normalised next state. Make it an
+    `eqx.Module`: a new function would be compiled anew.
+    """
+    return _embed(_PairPredictor(predictor), scaling, transitions, points)
+
+
+class _LatentPredictor(eqx.Module):
+    """`(s, a) -> (e, ŝ′)` of the latent model."""
+
+    model: LatentModel
+
+    def __call__(self, state: Array, action: Array) -> tuple[Array, Array]:
+        prediction = predict(self.model, state, action)
+        return prediction.embedding, prediction.next_state().mean
+
+
+class _PairPredictor(eqx.Module):
+    """`(s, a) -> ((s, a), ŝ′)` of dynamics in state space."""
+
+    predictor: Predictor
+
+    def __call__(self, state: Array, action: Array) -> tuple[Array, Array]:
+        pair = jnp.concatenate([state, action])
+        return pair, self.predictor(pair)
+
+
+def _embed(
+    predictor: _LatentPredictor | _PairPredictor,
+    scaling: Scaling,
+    transitions: Transitions,
+    points: int | None,
+) -> EmbeddedData:
     if points is not None and points < 1:
-        raise InputError(f"points is {points}; neighbours have to be sought among at least one")
+        raise InputError(f"points is {points}. Search neighbours among at least one point")
     if points is not None and points < len(transitions):
-        transitions = transitions[evenly(transitions, points)]
-    batch = normalised_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
-    embeddings, residuals = _embed(model, batch.states, batch.actions, batch.next_states)
-    rows = jnp.concatenate([batch.states, batch.actions, batch.next_states], axis=1)
-    return EmbeddedData(prepare(embeddings), residuals, rows)
+        transitions = transitions[choose_evenly(transitions, points)]
+    batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    columns = (batch.states, batch.actions, batch.next_states)
+    embeddings, residuals = _predict_all(predictor, *columns)
+    return EmbeddedData(prepare(embeddings), residuals, jnp.concatenate(columns, axis=1))
 
 
 @eqx.filter_jit
-def _embed(model: LatentModel, states: Array, actions: Array, next_states: Array) -> tuple[Array, Array]:
+def _predict_all(
+    predictor: _LatentPredictor | _PairPredictor, states: Array, actions: Array, next_states: Array
+) -> tuple[Array, Array]:
     def one(row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         state, action, truth = row
-        prediction = predict(model, state, action)
-        return prediction.embedding, rms(prediction.next_state().mean - truth)
+        embedding, predicted = predictor(state, action)
+        return embedding, rms(predicted - truth)
 
     return jax.lax.map(one, (states, actions, next_states), batch_size=min(_CHUNK, len(states)))
 
 
 def rms(error: Float[Array, "*batch state"]) -> Float[Array, "*batch"]:
-    """`‖x‖/√d`: the size of an error, whatever the number of dimensions."""
+    """Return `‖x‖/√d`: the size of an error for any number of dimensions."""
     return jnp.sqrt(jnp.mean(error**2, axis=-1))
 
 
 @eqx.filter_jit
-def foreign_pairs(
+def sample_out_of_distribution(
     model: LatentModel, scaling: Scaling, data: EmbeddedData, count: int, *, key: PRNGKeyArray
 ) -> Float[Array, "count embedding"]:
-    """Embeddings beyond the data: a latent state moved away from a random other one by half their distance.
+    """Sample out-of-distribution pairs, embedded.
 
-    Actions are drawn uniformly.
+    A latent state of the data is moved away from another, random one by half their distance. The
+    action is uniform.
     """
     row_key, action_key = jax.random.split(key)
     rows = jax.random.randint(row_key, (count, 2), 0, len(data))
-    from_, z = jax.vmap(jax.vmap(lambda row: model.embedding.inverse(data.embeddings[row])[0]))(rows.T)
-    return jax.vmap(model.embedding)(z + (z - from_) / 2, uniform_actions(scaling, count, action_key))
+    from_, z = jax.vmap(jax.vmap(lambda row: model.embedding.inverse(data.embeddings[row])[0]))(
+        rows.T
+    )
+    return jax.vmap(model.embedding)(
+        z + (z - from_) / 2, sample_actions(scaling, count, action_key)
+    )
 
 
-def uniform_actions(scaling: Scaling, count: int, key: PRNGKeyArray) -> Float[Array, "count action"]:
-    """Actions drawn uniformly from the space, as the model sees them."""
+def sample_actions(scaling: Scaling, count: int, key: PRNGKeyArray) -> Float[Array, "count action"]:
+    """Sample actions uniformly from the space, in the model's form."""
     space = scaling.action_space
     if isinstance(space, Discrete):
         return jax.nn.one_hot(jax.random.randint(key, (count,), 0, space.n), space.n)

@@ -1,0 +1,105 @@
+"""The interface of every agent: how one policy begins, imagines and learns.
+
+The training program (`training/program.py`) calls these methods for one policy; `vmap` makes them
+many. A new agent implements this class. `examples/own_agent.py` shows a complete one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import equinox as eqx
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from gelato.agents.networks import Actor
+from gelato.compilation import Work
+from gelato.data.spaces import ActionSpace
+from gelato.dynamics.interface import AbstractDynamics, Latent
+from gelato.mdp.pessimistic import ImaginedMDP, Step
+
+Metrics = Mapping[str, Float[Array, ""]]
+
+
+class View(eqx.Module):
+    """Everything that one policy sees.
+
+    `logged` holds the data, one packed row per step (`agents.replay.unpack`). `reward_range` holds
+    the lowest and the highest logged reward. `dynamics` is None for methods without a model.
+    """
+
+    dynamics: AbstractDynamics | None
+    logged: Float[Array, "n columns"]
+    starts: Float[Array, "k latent"]
+    penalty_weight: Float[Array, ""]
+    real_fraction: Float[Array, ""]
+    reward_range: Float[Array, "2"]
+    action_space: ActionSpace = eqx.field(static=True)
+
+    @property
+    def latent_size(self) -> int:
+        """The number of values the policy sees."""
+        return self.starts.shape[-1]
+
+    def make_imagined_mdp(self, horizon: int) -> ImaginedMDP:
+        """Return the MDP of the model, without the penalty."""
+        assert self.dynamics is not None
+        return ImaginedMDP(self.dynamics, self.starts, horizon)
+
+
+class AbstractAgent(ABC):
+    """One policy's algorithm. Hyperparameters are fields of a frozen dataclass.
+
+    Training takes `updates` updates in blocks of `block` updates; metrics are logged per block.
+    Before every `updates_per_rollout` updates the policy imagines new steps. `key` is always the
+    seed's own key: derive the key of each use and step with `gelato.random_streams.derive_key`.
+    """
+
+    updates: int
+
+    @property
+    @abstractmethod
+    def updates_per_rollout(self) -> int:
+        """The number of updates between two rollouts."""
+
+    @property
+    def block(self) -> int:
+        """The number of updates in a block, a multiple of `updates_per_rollout`."""
+        return self.updates_per_rollout
+
+    @property
+    def total(self) -> int:
+        """The number of updates in all."""
+        return self.updates
+
+    @abstractmethod
+    def init(self, view: View, *, key: PRNGKeyArray) -> PyTree:
+        """Return an untrained policy and everything that training carries along."""
+
+    def imagine(
+        self, view: View, state: PyTree, *, key: PRNGKeyArray
+    ) -> tuple[PyTree, Step] | None:
+        """Return steps imagined with the current policy, or None to learn from the log alone.
+
+        The program subtracts the penalty from their rewards before `learn` sees them.
+        """
+        del view, state, key
+        return None
+
+    @abstractmethod
+    def learn(
+        self, view: View, state: PyTree, steps: Step | None, updates: int, *, key: PRNGKeyArray
+    ) -> tuple[PyTree, Metrics]:
+        """Update the policy and return it with the means of what was measured."""
+
+    @abstractmethod
+    def actor(self, state: PyTree) -> Actor:
+        """Return the policy itself."""
+
+    def value(self, state: PyTree, z: Latent) -> Float[Array, ""] | None:
+        """Return the value of a state, or None for an agent without a critic."""
+        del state, z
+        return None
+
+    def estimate_work(self, latent_size: int, action_size: int, step_products: float) -> Work:
+        """Estimate the cost of training one policy; an imagined step costs `step_products`."""
+        del latent_size, action_size, step_products
+        return Work()

@@ -1,1 +1,0 @@
-"""Dynamics and penalties that are not GELATO's, on the same seams."""

@@ -1,0 +1,115 @@
+"""How training is compiled, what it costs, and where compiled programs are kept.
+
+Compiled programs are kept in `~/.cache/gelato`, so that the second run of a command starts sooner.
+Set the environment variable GELATO_COMPILATION_CACHE to another folder, or to `off`.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+P = ParamSpec("P")
+# Programs that compile faster than this are not worth a file.
+_CACHED_SECONDS = 0.5
+T = TypeVar("T")
+# From this size on, moving an array costs more than its own kernel.
+_LARGE = 2**15
+_OPTIONS = {
+    # An update is many small kernels, and most need not wait for each other. By default they do.
+    "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
+    # By default products that share a factor become one, which then waits for both.
+    "xla_gpu_dot_merger_threshold_mb": 0,
+}
+
+
+def enable_compilation_cache() -> None:
+    """Keep compiled programs between processes, unless the user configured JAX's own cache."""
+    folder = os.environ.get("GELATO_COMPILATION_CACHE", "")
+    configured = jax.config.values["jax_compilation_cache_dir"]
+    if folder.lower() == "off" or configured is not None:
+        return
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    jax.config.update("jax_compilation_cache_dir", folder or str(Path(home) / "gelato"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _CACHED_SECONDS)
+
+
+enable_compilation_cache()
+
+
+def compile_training(function: Callable[P, T]) -> Callable[P, T]:
+    """Compile a block of updates: a function of constants and of a state that it consumes."""
+    compile_it: Any = eqx.filter_jit  # Its type stub does not know `compiler_options`.
+    return compile_it(function, donate="all-except-first", compiler_options=_OPTIONS)
+
+
+def fuse_small_arrays(optimiser: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Return the same optimiser with all small arrays in one, and large arrays as they are.
+
+    On an accelerator every array costs one kernel per operation. For a small array that is the
+    whole cost. `optax.flatten` also moves the large arrays, which takes 22 µs of an update's 444
+    for five models of the paper's size (H200).
+    """
+
+    def init(parameters: Any) -> Any:
+        return optimiser.init(_gather(parameters))
+
+    def update(gradient: Any, state: Any, parameters: Any = None) -> tuple[Any, Any]:
+        known = None if parameters is None else _gather(parameters)
+        change, state = optimiser.update(_gather(gradient), state, known)
+        return _scatter(change, gradient), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _gather(tree: Any) -> list[Array]:
+    leaves = jax.tree.leaves(tree)
+    small = [leaf.ravel() for leaf in leaves if leaf.size < _LARGE]
+    return [leaf for leaf in leaves if leaf.size >= _LARGE] + (
+        [jnp.concatenate(small)] if small else []
+    )
+
+
+def _scatter(arrays: list[Array], like: Any) -> Any:
+    leaves, structure = jax.tree.flatten(like)
+    stops = np.cumsum([leaf.size for leaf in leaves if leaf.size < _LARGE])
+    small = iter(jnp.split(arrays[-1], stops[:-1]))
+    large = iter(arrays)
+    every = [
+        next(small).reshape(leaf.shape) if leaf.size < _LARGE else next(large) for leaf in leaves
+    ]
+    return jax.tree.unflatten(structure, every)
+
+
+# A forward and a backward pass cost as much as this many forward passes.
+TRAINED_PASSES = 3
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stage of training costs: multiply-adds, updates (launches) and programs to compile."""
+
+    products: float = 0.0
+    updates: int = 0
+    programs: int = 0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            self.products + other.products,
+            self.updates + other.updates,
+            self.programs + other.programs,
+        )
+
+
+def count_products(sizes: Sequence[int]) -> float:
+    """Count the multiply-adds of one row through a network with layers of these sizes."""
+    return float(sum(a * b for a, b in pairwise(sizes)))

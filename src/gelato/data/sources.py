@@ -1,0 +1,141 @@
+"""References to data, and the registry of the sources that load them.
+
+A reference is `SOURCE:TARGET,option=value,…`. A reference without a source is a named dataset.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NoReturn
+
+from gelato.data.transitions import Dataset
+from gelato.errors import InputError
+
+NAMED = "named"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A parsed reference: the source, the name or path in it, and its options."""
+
+    source: str
+    target: str
+    options: dict[str, str]
+
+    def __str__(self) -> str:
+        prefix = "" if self.source == NAMED else f"{self.source}:"
+        options = [f",{name}={value}" for name, value in self.options.items()]
+        return f"{prefix}{self.target}{''.join(options)}"
+
+
+LoadData = Callable[[Reference], Dataset]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place that data is loaded from, such as files or Minari."""
+
+    name: str
+    load: LoadData
+    options: tuple[str, ...] = ()
+    is_path: bool = False
+    help: str = ""
+
+
+_SOURCES: dict[str, Source] = {}
+
+
+def register_source(
+    name: str,
+    load: LoadData,
+    *,
+    options: tuple[str, ...] = (),
+    is_path: bool = False,
+    help: str = "",
+) -> None:
+    """Let `load` and the command line read `name:TARGET,option=value`.
+
+    `load` receives the parsed `Reference` and returns a `Dataset`; `make_dataset` makes one from
+    arrays. Only the `options` named here are accepted. With `is_path` the target is a path: `load`
+    receives the absolute path, so that a run finds its data from every working directory.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]+", name):
+        raise InputError(
+            f"source {name!r}: a name has at least two characters: lower-case letters, digits, _, -"
+        )
+    if name in _SOURCES:
+        raise InputError(f"source {name!r} is already registered; choose another name")
+    if not callable(load):
+        raise InputError(f"source {name!r}: load must be a function of a Reference")
+    wrong = [option for option in options if not re.fullmatch(r"\w+", str(option))]
+    if isinstance(options, str) or wrong:
+        raise InputError(f"source {name!r}: options must be a tuple of words, not {options!r}")
+    _SOURCES[name] = Source(name, load, tuple(options), is_path, help)
+
+
+def list_sources() -> dict[str, Source]:
+    """Return every registered source by name."""
+    return dict(_SOURCES)
+
+
+def parse_reference(reference: str) -> Reference:
+    """Split a reference into source, target and options."""
+    prefix, colon, rest = reference.partition(":")
+    known = colon and prefix in _SOURCES and prefix != NAMED
+    source, target = (_SOURCES[prefix], rest) if known else (_SOURCES[NAMED], reference)
+    # A path may contain commas, so options are taken from the end and must be known.
+    pattern = rf"(.*),({'|'.join(source.options) or '(?!)'})=([^,]*)"
+    found: list[tuple[str, str]] = []
+    while match := re.fullmatch(pattern, target):
+        if match[2] in dict(found):
+            raise InputError(f"{reference}: has {match[2]}= twice")
+        found.append((match[2], match[3]))
+        target = match[1]
+    unknown = re.fullmatch(r"(.*?),(\w+=.*)", target)
+    if unknown and not (source.is_path and Path(target).expanduser().exists()):
+        _refuse_option(reference, source, unknown[1], unknown[2])
+    if not target:
+        raise InputError(f"{reference!r} names no data; write {describe_sources()}")
+    return Reference(source.name, target, dict(reversed(found)))
+
+
+def load_reference(reference: Reference) -> Dataset:
+    """Load the data with its source."""
+    source = _SOURCES[reference.source]
+    if source.is_path:
+        path = Path(reference.target).expanduser().absolute()
+        reference = replace(reference, target=str(path))
+    dataset = source.load(reference)
+    if not isinstance(dataset, Dataset):
+        raise InputError(
+            f"source {source.name!r}: load returned {type(dataset).__name__}, not a Dataset"
+        )
+    return dataset
+
+
+def describe_sources() -> str:
+    """Return the possible forms of a reference, for error messages."""
+    others = []
+    for source in _SOURCES.values():
+        if source.name != NAMED:
+            others.append(f"{source.name}:{'PATH' if source.is_path else 'ID'}")
+    return f"a dataset's name, {', '.join(others[:-1])} or {others[-1]}"
+
+
+def _refuse_option(reference: str, source: Source, target: str, option: str) -> NoReturn:
+    """Raise an error about an unknown option, and suggest a known one."""
+    if source.name == NAMED and Path(target).suffix:
+        raise InputError(
+            f"{reference}: no dataset has this name; for a file write file:{reference}"
+        )
+    near = get_close_matches(option.partition("=")[0], source.options, n=1, cutoff=0.8)
+    if near:
+        hint = f"did you mean {near[0]}?"
+    else:
+        subject = "a name" if source.name == NAMED else f"{source.name}:"
+        hint = f"{subject} takes {', '.join(source.options) or 'no options'}"
+    if source.name == "d4rl":
+        hint += "; file:PATH reads the same files and takes low=, high= and more"
+    raise InputError(f"{reference}: unknown option {option!r}; {hint}")

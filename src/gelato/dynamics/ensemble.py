@@ -1,0 +1,425 @@
+"""MOPO's dynamics: an ensemble of networks in normalised state space, and its fit.
+
+    (s′ − s, r) ~ N(μᵢ(s, a), σᵢ²(s, a)),  i a random elite at every step
+
+Members are fitted by likelihood. The elites are those that predict held-out episodes best. MOPO's
+penalty is the largest σ.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gelato.arrays import copy_arrays, take
+from gelato.compilation import (
+    TRAINED_PASSES,
+    Work,
+    compile_training,
+    count_products,
+    fuse_small_arrays,
+)
+from gelato.data.spaces import ActionSpace
+from gelato.data.transitions import Transitions, choose_evenly
+from gelato.dynamics.fit import AbstractFit, AbstractFitted, PenaltySettings
+from gelato.dynamics.interface import AbstractDynamics, Action, Embedded, Imagined, Latent
+from gelato.model.fit import normalise_batch
+from gelato.model.gaussian import Gaussian
+from gelato.model.latent import Scaling
+from gelato.model.networks import MLP
+from gelato.model.split import Split
+from gelato.random_streams import ENSEMBLE_BATCHES, ENSEMBLE_WEIGHTS
+from gelato.runs.folder import Run, open_run
+from gelato.runs.loop import finish, run_blocks
+from gelato.tasks.task import Rule, find_termination_rule
+from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty
+from gelato.uncertainty.calibration import SAMPLE, calibrate_on
+from gelato.uncertainty.embedded import embed_pairs, sample_actions
+from gelato.uncertainty.penalty import NO_EXCLUSION, AbstractPenalty, Scalar
+from gelato.uncertainty.registry import register_penalty
+
+_HELD_OUT_ROWS = 4096
+# Bounds on log σ², softly kept, as in PETS and MOPO.
+_LOG_VARIANCE = (-12.0, 1.0)
+
+
+@dataclass(frozen=True)
+class EnsembleConfig:
+    """Settings of the ensemble and its fit; the sizes are MOPO's."""
+
+    members: int = 7
+    """Networks in the ensemble."""
+    elites: int = 5
+    """Networks that imagine steps: those with the smallest held-out loss."""
+    hidden: tuple[int, ...] = (200, 200, 200, 200)
+    """Widths of the hidden layers."""
+    batch_size: int = 256
+    """Transitions per update and network."""
+    learning_rate: float = 1e-3
+    """First learning rate. It falls to a hundredth along a cosine."""
+    weight_decay: float = 5e-5
+    """Weight decay of AdamW."""
+    updates: int = 60_000
+    """Updates in all."""
+
+
+class Member(eqx.Module):
+    """One network: `(s, a) ↦ N(μ, σ²)` over state change and reward, and the odds of an end."""
+
+    network: MLP
+
+    def __call__(self, pair: Float[Array, " pair"]) -> tuple[Gaussian, Float[Array, ""]]:
+        *_, end = out = self.network(pair)
+        mean, raw = jnp.split(out[:-1], 2)
+        low, high = _LOG_VARIANCE
+        log_variance = high - jax.nn.softplus(high - raw)
+        log_variance = low + jax.nn.softplus(log_variance - low)
+        return Gaussian(mean, jnp.exp(log_variance)), end
+
+
+class StateDynamics(AbstractDynamics):
+    """An ensemble, best member first. The `elites` imagine steps; policies see the state itself."""
+
+    members: Member
+    scaling: Scaling
+    low: Float[Array, "*batch state"]
+    high: Float[Array, "*batch state"]
+    elites: int = eqx.field(static=True)
+    rule: Rule | None = eqx.field(static=True)
+
+    def encode(self, state: Float[Array, " state"]) -> Latent:
+        return state
+
+    def embed(self, latent: Latent, action: Action) -> Embedded:
+        return jnp.concatenate([latent, action])
+
+    def imagine(self, embedding: Embedded, *, key: PRNGKeyArray) -> Imagined:
+        choice_key, noise_key, end_key = jax.random.split(key, 3)
+        outcomes, ends = self.predict(embedding)
+        which = jax.random.randint(choice_key, (), 0, self.elites)
+        sample = Gaussian(outcomes.mean[which], outcomes.variance[which]).sample(key=noise_key)
+        state = embedding[: len(sample) - 1] + sample[:-1]
+        reward = self.scaling.rewards.inverse(sample[-1:])[0]
+        if self.rule is None:
+            ended = jax.random.bernoulli(end_key, jax.nn.sigmoid(ends[which]))
+        else:
+            ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
+        # Kept where the data reaches: beyond it a network extrapolates without end. The rule sees
+        # the state itself.
+        return Imagined(jnp.clip(state, self.low, self.high), reward, ended)
+
+    def predict(self, embedding: Embedded) -> tuple[Gaussian, Float[Array, " members"]]:
+        """Return every member's outcome and log-odds of an end."""
+        return eqx.filter_vmap(lambda member: member(embedding))(self.members)
+
+
+class LargestDeviation(AbstractPenalty):
+    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d` over all members: MOPO's."""
+
+    dynamics: StateDynamics
+
+    def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
+        del exclude
+        return jnp.sqrt(jnp.max(jnp.mean(self.dynamics.predict(e)[0].variance, axis=1)))
+
+
+class EnsembleState(eqx.Module):
+    """What the fit carries from update to update."""
+
+    members: Member
+    optimiser: optax.OptState
+    step: Int[Array, "*seeds"]
+    best: Member
+    best_losses: Float[Array, "*seeds members"]
+
+
+class EnsembleData(eqx.Module):
+    """Rows `(s, a)` and `(s′ − s, r, end)` of training and held-out transitions."""
+
+    inputs: Float[Array, "n pair"]
+    targets: Float[Array, "n target"]
+    held_out: tuple[Float[Array, "m pair"], Float[Array, "m target"]]
+
+
+def fit_ensemble(
+    split: Split, run: Path, *, seeds: tuple[int, ...], config: EnsembleConfig
+) -> StateDynamics:
+    """Fit ensembles of several seeds in a run folder, or read them; the seed is the first axis."""
+    dataset, train, held_out, scaling = split.dataset, split.train, split.held_out, split.scaling
+    new = (config, train.states.shape[1], train.action_space, jnp.array(seeds))
+    settings = {
+        "data": {"reference": dataset.reference, "environment": dataset.environment},
+        "fingerprint": split.fingerprint,
+        "config": asdict(config),
+        "seeds": list(seeds),
+        "held_out": len(held_out),
+    }
+    with open_run(run, "ensemble", **settings) as folder:
+        if folder.has("members"):
+            shapes = eqx.filter_eval_shape(_init, *new)
+            arrays, static = eqx.partition(shapes.members, lambda leaf: hasattr(leaf, "shape"))
+            loaded = jax.tree.map(jnp.asarray, folder.load("members", arrays))
+            members = eqx.combine(loaded, static)
+        else:
+            rows = held_out[choose_evenly(held_out, _HELD_OUT_ROWS)]
+            data = EnsembleData(*_pairs(train, scaling), _pairs(rows, scaling))
+            state = _fit(folder, data, _init(*new), seeds, config, dataset.reference)
+            members = _take_members(state.best, jnp.argsort(state.best_losses, axis=1))
+            finish(folder, lambda: folder.save("members", eqx.filter(members, eqx.is_array)))
+    states = scaling.states(np.concatenate([train.states, train.next_states]))
+    scaling, low, high = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)),
+        (scaling, states.min(axis=0), states.max(axis=0)),
+    )
+    rule = find_termination_rule(dataset.environment, states.shape[1])
+    return StateDynamics(members, scaling, low, high, config.elites, rule)
+
+
+def _pairs(
+    transitions: Transitions, scaling: Scaling
+) -> tuple[Float[Array, "n pair"], Float[Array, "n target"]]:
+    batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    targets = (batch.next_states - batch.states, batch.rewards, batch.terminated[:, None])
+    return jnp.concatenate([batch.states, batch.actions], axis=1), jnp.concatenate(targets, axis=1)
+
+
+@eqx.filter_jit
+def _init(
+    config: EnsembleConfig, state_size: int, space: ActionSpace, seeds: Int[Array, " seeds"]
+) -> EnsembleState:
+    sizes = (state_size + space.size, 2 * (state_size + 1) + 1)
+
+    def one(seed: Int[Array, ""]) -> EnsembleState:
+        key = jax.random.fold_in(jax.random.key(seed), ENSEMBLE_WEIGHTS)
+        keys = jax.random.split(key, config.members)
+        members = eqx.filter_vmap(lambda key: Member(MLP(*sizes, config.hidden, "silu", key=key)))(
+            keys
+        )
+        optimiser = _optimiser(config).init(eqx.filter(members, eqx.is_array))
+        return EnsembleState(
+            members,
+            optimiser,
+            jnp.zeros((), jnp.int32),
+            members,
+            jnp.full(config.members, jnp.inf, jnp.float32),
+        )
+
+    return copy_arrays(eqx.filter_vmap(one)(seeds))
+
+
+def _fit(
+    folder: Run,
+    data: EnsembleData,
+    state: EnsembleState,
+    seeds: tuple[int, ...],
+    config: EnsembleConfig,
+    reference: str,
+) -> EnsembleState:
+    constants = (data, jnp.array(seeds))
+
+    def block(state: EnsembleState, updates: int) -> tuple[EnsembleState, dict[str, np.ndarray]]:
+        state, loss, held_out = _block(constants, state, config=config, updates=updates)
+        return state, {"loss": np.asarray(loss), "held_out": np.asarray(held_out)}
+
+    return run_blocks(
+        folder,
+        state,
+        block,
+        labels=[{"seed": seed} for seed in seeds],
+        total=config.updates,
+        length=min(1_000, max(100, config.updates // 40)),
+        title=f"fitting the ensemble of {reference}",
+        status=lambda metrics: f"held-out loss {metrics['held_out'].mean():.3f}",
+    )
+
+
+@compile_training
+def _block(
+    constants: tuple[EnsembleData, Int[Array, " seeds"]],
+    state: EnsembleState,
+    *,
+    config: EnsembleConfig,
+    updates: int,
+) -> tuple[EnsembleState, Float[Array, " seeds"], Float[Array, " seeds"]]:
+    """A block of updates for every seed; every member draws batches of its own."""
+    data, seeds = constants
+
+    def one(state: EnsembleState, seed: Int[Array, ""]) -> tuple[EnsembleState, Array, Array]:
+        key = jax.random.fold_in(jax.random.key(seed), ENSEMBLE_BATCHES)
+
+        def draw(step: Int[Array, ""]) -> Int[Array, "members rows"]:
+            shape = (config.members, config.batch_size)
+            return jax.random.randint(jax.random.fold_in(key, step), shape, 0, len(data.inputs))
+
+        def update(state: EnsembleState, rows: Array) -> tuple[EnsembleState, Float[Array, ""]]:
+            trainable, static = eqx.partition(state.members, eqx.is_array)
+
+            def loss(trainable: Member) -> Float[Array, ""]:
+                members = eqx.combine(trainable, static)
+                return jnp.sum(_losses(members, data.inputs[rows], data.targets[rows]))
+
+            value, gradient = jax.value_and_grad(loss)(trainable)
+            change, optimiser = _optimiser(config).update(gradient, state.optimiser, trainable)
+            members = eqx.combine(optax.apply_updates(trainable, change), static)
+            new = EnsembleState(members, optimiser, state.step + 1, state.best, state.best_losses)
+            return new, value / config.members
+
+        state, losses = jax.lax.scan(
+            update, state, jax.vmap(draw)(state.step + jnp.arange(updates))
+        )
+        pairs, targets = (jnp.broadcast_to(x, (config.members, *x.shape)) for x in data.held_out)
+        held_out = _losses(state.members, pairs, targets)
+        better = held_out < state.best_losses
+        best = jax.tree.map(
+            lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+            state.members,
+            state.best,
+        )
+        state = eqx.tree_at(
+            lambda s: (s.best, s.best_losses),
+            state,
+            (best, jnp.minimum(held_out, state.best_losses)),
+        )
+        return state, jnp.mean(losses), jnp.mean(held_out)
+
+    return eqx.filter_vmap(one)(state, seeds)
+
+
+def _losses(
+    members: Member,
+    pairs: Float[Array, "members n pair"],
+    targets: Float[Array, "members n target"],
+) -> Float[Array, " members"]:
+    """Every member's negative log-likelihood per dimension on a batch of its own."""
+
+    def one(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
+        outcome, end = member(pair)
+        *_, ended = target
+        density = outcome.log_density(target[:-1]) / (len(target) - 1)
+        return optax.sigmoid_binary_cross_entropy(end, ended) - density
+
+    return jnp.mean(
+        eqx.filter_vmap(jax.vmap(one, in_axes=(None, 0, 0)))(members, pairs, targets), axis=1
+    )
+
+
+def _optimiser(config: EnsembleConfig) -> optax.GradientTransformation:
+    rate = optax.cosine_decay_schedule(config.learning_rate, config.updates, alpha=0.01)
+    return fuse_small_arrays(optax.adamw(rate, weight_decay=config.weight_decay))
+
+
+def _take_members(members: Member, chosen: Int[Array, "seeds members"]) -> Member:
+    """Take the chosen members of every seed."""
+    return jax.tree.map(lambda leaf: jax.vmap(lambda x, rows: x[rows])(leaf, chosen), members)
+
+
+@dataclass(frozen=True)
+class EnsembleFit(AbstractFit):
+    """The fit of MOPO's ensemble."""
+
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    """Settings of the ensemble."""
+
+    folder = "ensemble"
+    space = "state"
+
+    def fit(self, split: Split, folder: Path, seeds: tuple[int, ...]) -> "FittedEnsemble":
+        return FittedEnsemble(
+            fit_ensemble(split, folder, seeds=seeds, config=self.ensemble), split, len(seeds)
+        )
+
+    def estimate_work(self, state_size: int, action_size: int) -> Work:
+        config = self.ensemble
+        products = self._count_member_products(state_size, action_size)
+        total = config.updates * config.batch_size * TRAINED_PASSES * products
+        return Work(total, config.updates, programs=1)
+
+    def count_step_products(
+        self, state_size: int, action_size: int, settings: PenaltySettings
+    ) -> float:
+        del settings
+        return self._count_member_products(state_size, action_size)
+
+    def _count_member_products(self, state_size: int, action_size: int) -> float:
+        sizes = (state_size + action_size, *self.ensemble.hidden, 2 * state_size + 3)
+        return self.ensemble.members * count_products(sizes)
+
+
+@dataclass(frozen=True)
+class FittedEnsemble(AbstractFitted):
+    """Fitted ensembles as dynamics; arrays of `members` have the seed as their first axis."""
+
+    stacked: StateDynamics
+    split: Split
+    seeds: int
+    encoders = None
+
+    @cached_property
+    def dynamics(self) -> tuple[StateDynamics, ...]:  # type: ignore[override]
+        """The dynamics of every seed."""
+        found = []
+        for index in range(self.seeds):
+            found.append(take(self.stacked, index))
+        return tuple(found)
+
+    @property
+    def scaling(self) -> Scaling:  # type: ignore[override]
+        """The units of the data."""
+        return self.split.scaling
+
+    def build_penalties(
+        self, index: int, penalties: Sequence[Penalty], settings: PenaltySettings
+    ) -> list[AbstractPenalty]:
+        dynamics, split = self.dynamics[index], self.split
+        predict = MeanPrediction(dynamics)
+        data = embed_pairs(predict, split.scaling, split.train, settings.points)
+        known = embed_pairs(predict, split.scaling, split.held_out, settings.points)
+        inputs = PenaltyInputs(dynamics, data, known, min(settings.neighbours, len(data) - 1))
+        built: list[AbstractPenalty] = []
+        for penalty in penalties:
+            raw = build_penalty(penalty, inputs)
+            built.append(_calibrate(raw, dynamics, split.train))
+        return built
+
+
+class MeanPrediction(eqx.Module):
+    """The elites' mean prediction of the next state, as a function of the pair `(s, a)`."""
+
+    dynamics: StateDynamics
+
+    def __call__(self, pair: Embedded) -> Float[Array, " state"]:
+        means = self.dynamics.predict(pair)[0].mean[: self.dynamics.elites]
+        change = jnp.mean(means, axis=0)[:-1]
+        return pair[: len(change)] + change
+
+
+def _build_largest_deviation(inputs: PenaltyInputs) -> LargestDeviation:
+    assert isinstance(inputs.model, StateDynamics)
+    return LargestDeviation(inputs.model)
+
+
+register_penalty(
+    "largest-deviation", _build_largest_deviation, ("state",), "largest σ of the ensemble (MOPO's)"
+)
+
+
+def _calibrate(
+    penalty: AbstractPenalty, dynamics: StateDynamics, train: Transitions
+) -> AbstractPenalty:
+    """Calibrate on the data, and on states that lie beyond it with random actions."""
+    rows = np.random.default_rng(0).permutation(len(train))[: 2 * SAMPLE]
+    batch = normalise_batch(train[rows], dynamics.scaling, jnp.zeros((len(rows), 0)))
+    half = len(rows) // 2
+    states, others = batch.states[half:], batch.states[: len(rows) - half]
+    away = states + (states - others) / 2
+    actions = sample_actions(dynamics.scaling, len(away), jax.random.key(0))
+    inside = jax.vmap(dynamics.embed)(batch.states, batch.actions)
+    outside = jax.vmap(dynamics.embed)(away, actions)
+    return calibrate_on(penalty, inside, jnp.full(len(inside), NO_EXCLUSION), outside)

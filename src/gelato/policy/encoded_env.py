@@ -1,0 +1,46 @@
+"""A real environment that shows latent states, for policies trained in the pessimistic MDP."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from jaxtyping import Float, Num
+
+from gelato.errors import InputError
+from gelato.model.training import FittedModel, load_model
+from gelato.policy.deploy import make_stage
+
+
+class EncodedEnv(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
+    """Encode the observations of an environment with a fitted model.
+
+    A policy of another library that was trained in `gelato.pessimistic_env(run)` acts on latent
+    states. Wrap the real environment to run it there: `EncodedEnv(gymnasium.make(ID), run)`.
+    """
+
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], fitted: FittedModel | Path | str, seed: int = 0
+    ) -> None:
+        super().__init__(env)
+        model = fitted if isinstance(fitted, FittedModel) else load_model(fitted)
+        index = model.seeds.index(seed) if seed in model.seeds else None
+        if index is None:
+            known = ", ".join(map(str, model.seeds))
+            raise InputError(f"{model.run.folder}: has no seed {seed}, only {known}")
+        states = model.scaling.states
+        shape = env.observation_space.shape
+        if shape is None or int(np.prod(shape)) != len(states.mean):
+            raise InputError(
+                f"the environment has observations of shape {shape}, but the model was fitted to "
+                f"{len(states.mean)} values; use the environment that recorded the data"
+            )
+        size = model.config.latent_size
+        self._mean, self._scale = np.asarray(states.mean), np.asarray(states.scale)
+        self._encoder = make_stage(model.seed(index).encoder.network, size)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+    def observation(self, observation: Num[np.ndarray, "*shape"]) -> Float[np.ndarray, " latent"]:
+        """Return the encoder's mean for an observation."""
+        x = (np.ravel(observation).astype(np.float32) - self._mean) / self._scale
+        return self._encoder(x).astype(np.float32)

@@ -1,0 +1,158 @@
+"""A trained policy as plain arrays, in NumPy: for simulators, export and users without JAX.
+
+observation ─► standardise ─► encoder's mean ─► actor ─► tanh into the box, or the best action
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, Num
+
+from gelato.data.spaces import ActionSpace, Continuous, Discrete
+from gelato.errors import InputError
+from gelato.runs.folder import read_arrays, save_arrays
+
+Weights = Float[np.ndarray, "_ _"]
+Bias = Float[np.ndarray, " _"]
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(x, 0)
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "gelu": _gelu,
+    "softplus": _softplus,
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A network `x ↦ W_L a(… a(W_1 x)) + S x`; its first `outputs` values are used."""
+
+    layers: tuple[tuple[Weights, Bias], ...]
+    shortcut: Weights | None
+    activation: str
+    outputs: int
+
+    def __call__(self, x: Float[np.ndarray, "*batch in"]) -> Float[np.ndarray, "*batch out"]:
+        hidden = x
+        for weight, bias in self.layers[:-1]:
+            hidden = ACTIVATIONS[self.activation](_multiply(weight, hidden) + bias)
+        weight, bias = self.layers[-1]
+        out = _multiply(weight, hidden) + bias
+        if self.shortcut is not None:
+            out = out + _multiply(self.shortcut, x)
+        return out[..., : self.outputs]
+
+
+def _multiply(
+    weight: Weights, x: Float[np.ndarray, "*batch in"]
+) -> Float[np.ndarray, "*batch out"]:
+    return weight @ x if x.ndim == 1 else x @ weight.T
+
+
+@dataclass(frozen=True)
+class DeployedPolicy:
+    """The deterministic policy on observations in the environment's own units.
+
+    Call it with one observation or with a batch of them.
+    """
+
+    mean: Float[np.ndarray, " state"]
+    scale: Float[np.ndarray, " state"]
+    stages: tuple[Stage, ...]
+    space: ActionSpace
+
+    def __call__(
+        self, observation: Num[np.ndarray, "*shape"]
+    ) -> Float[np.ndarray, "*batch action"] | Int[np.ndarray, " batch"] | np.int64:
+        """Return the action for one observation, or one action per row of a batch."""
+        given = np.asarray(observation, np.float32)
+        size = len(self.mean)
+        if given.size == size:
+            given = given.ravel() if given.ndim < 2 or given.shape[0] != 1 else given
+        x = given.reshape(-1) if given.ndim == 1 else given.reshape(len(given), -1)
+        if x.shape[-1] != size:
+            raise InputError(
+                f"observation has shape {given.shape}; the policy expects {size} values, "
+                "or a batch of rows with that many"
+            )
+        x = (x - self.mean) / self.scale
+        for stage in self.stages:
+            x = stage(x)
+        if isinstance(self.space, Discrete):
+            return np.argmax(x, axis=-1)
+        low, high = np.array(self.space.low, np.float32), np.array(self.space.high, np.float32)
+        return (low + high) / 2 + (high - low) / 2 * np.tanh(x)
+
+
+def save_policies(path: Path, policies: Sequence[DeployedPolicy]) -> None:
+    """Write policies to one self-describing file of arrays."""
+    arrays: dict[str, np.ndarray] = {}
+    described = []
+    for index, policy in enumerate(policies):
+        arrays |= {f"{index}.mean": policy.mean, f"{index}.scale": policy.scale}
+        stages = []
+        for number, stage in enumerate(policy.stages):
+            place = f"{index}.{number}"
+            for depth, (weight, bias) in enumerate(stage.layers):
+                arrays |= {f"{place}.weight{depth}": weight, f"{place}.bias{depth}": bias}
+            if stage.shortcut is not None:
+                arrays[f"{place}.shortcut"] = stage.shortcut
+            stages.append(
+                {
+                    "activation": stage.activation,
+                    "outputs": stage.outputs,
+                    "layers": len(stage.layers),
+                }
+            )
+        described.append({"stages": stages, "space": _describe_space(policy.space)})
+    save_arrays(path, {"description": np.array(json.dumps(described)), **arrays})
+
+
+def load_policies(path: Path) -> list[DeployedPolicy]:
+    """Read policies from their file."""
+    arrays = read_arrays(path)
+    return [
+        _policy(arrays, index, entry)
+        for index, entry in enumerate(json.loads(str(arrays["['description']"])))
+    ]
+
+
+def _policy(arrays: Mapping[str, np.ndarray], index: int, entry: dict[str, Any]) -> DeployedPolicy:
+    def array(name: str) -> np.ndarray:
+        return arrays[f"['{index}.{name}']"]
+
+    stages = []
+    for number, stage in enumerate(entry["stages"]):
+        layers = tuple(
+            (array(f"{number}.weight{d}"), array(f"{number}.bias{d}"))
+            for d in range(stage["layers"])
+        )
+        shortcut = (
+            array(f"{number}.shortcut") if f"['{index}.{number}.shortcut']" in arrays else None
+        )
+        stages.append(Stage(layers, shortcut, stage["activation"], stage["outputs"]))
+    return DeployedPolicy(array("mean"), array("scale"), tuple(stages), _read_space(entry["space"]))
+
+
+def _describe_space(space: ActionSpace) -> dict[str, Any]:
+    return {"n": space.n} if isinstance(space, Discrete) else {"low": space.low, "high": space.high}
+
+
+def _read_space(described: dict[str, Any]) -> ActionSpace:
+    if "n" in described:
+        return Discrete(described["n"])
+    return Continuous(tuple(described["low"]), tuple(described["high"]))

@@ -1,0 +1,66 @@
+"""An episode as a video."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gelato.errors import InputError
+from gelato.policy.evaluate import record_frames
+from gelato.policy.policy import DeployedPolicy
+from gelato.runs.files import write_atomically
+from gelato.tasks.task import find_task
+
+_MILLISECONDS = 33.0
+_MOST_FRAMES = 300
+
+
+def check_video(path: Path | None) -> None:
+    """Refuse a path that no video can be written to, before anything is computed."""
+    if path is None:
+        return
+    if path.suffix not in (".gif", ".mp4"):
+        raise InputError(f"{path}: a video is .gif or .mp4")
+    if path.suffix == ".mp4":
+        _ffmpeg(path)
+
+
+def write_video(policy: DeployedPolicy, environment: str, path: Path) -> None:
+    """Write one episode of a policy; a long one is thinned to a few hundred frames."""
+    frames = record_frames(environment, policy)
+    task = find_task(environment)
+    every = -(-len(frames) // _MOST_FRAMES)
+    frames, milliseconds = frames[::every], _MILLISECONDS
+    if task is not None and task.frames_per_second is not None:
+        # With every frame of the simulation the video runs in real time.
+        milliseconds = 1000 / task.frames_per_second * every
+    with write_atomically(path) as partial:
+        (_write_mp4 if path.suffix == ".mp4" else _write_gif)(partial, frames, milliseconds)
+
+
+def _write_mp4(path: Path, frames: Sequence[np.ndarray], milliseconds: float) -> None:
+    writer = _ffmpeg(path).write_frames(str(path), frames[0].shape[1::-1], fps=1000 / milliseconds)
+    writer.send(None)
+    for frame in frames:
+        writer.send(np.ascontiguousarray(frame))
+    writer.close()
+
+
+def _write_gif(path: Path, frames: Sequence[np.ndarray], milliseconds: float) -> None:
+    from PIL import Image
+
+    pictures = [Image.fromarray(frame) for frame in frames]
+    pictures[0].save(
+        path, save_all=True, append_images=pictures[1:], duration=round(milliseconds), loop=0
+    )
+
+
+def _ffmpeg(path: Path) -> Any:
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise InputError(
+            f"{path}: .mp4 needs pip install 'gelato-rl[video]'; .gif works without"
+        ) from error
+    return imageio_ffmpeg

@@ -1,0 +1,32 @@
+"""The random streams of a seed, in one list.
+
+A program draws every random number from `fold_in(key(seed), stream)`, usually with the step folded
+in as well. So a resumed run draws what the interrupted run would have drawn, and a policy does not
+depend on what is trained beside it. Two uses must never share a stream: add new ones here. Changing
+a number changes every result.
+"""
+
+import jax
+from jaxtyping import Array, Int, PRNGKeyArray
+
+# Batches and noise of the latent model's two phases; the stream is the number of the phase.
+MODEL_MEANS = 0
+MODEL_VARIANCES = 1
+# Batches of the ensemble in state space.
+ENSEMBLE_BATCHES = 3
+# Policies: initial weights, imagined steps, updates, and updates of behaviour cloning.
+INIT = 2**28
+IMAGINE = 2**28 + 1
+LEARN = 2**28 + 2
+CLONE = 2**28 + 3
+# First weights of the ensemble in state space.
+ENSEMBLE_WEIGHTS = 2**29
+# First weights of the latent model.
+MODEL_WEIGHTS = 2**30
+# Noise of the held-out loss, folded into the key of a phase, where other numbers are steps.
+HELD_OUT_NOISE = 2**31
+
+
+def derive_key(key: PRNGKeyArray, stream: int, step: Int[Array, ""] | int = 0) -> PRNGKeyArray:
+    """Return the key of one stream at one step. `key` is the seed's own key."""
+    return jax.random.fold_in(jax.random.fold_in(key, stream), step)

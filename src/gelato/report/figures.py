@@ -1,0 +1,116 @@
+"""The registry of figures: what `gelato figure NAME` can draw.
+
+Add your own before you call `gelato.cli.main`:
+
+    from gelato.report import FigureRequest, register_figure
+
+    def draw_mine(request: FigureRequest) -> None:
+        fitted = request.load_model()
+        ...  # write a picture to request.out
+
+    register_figure("mine", draw_mine, "What the picture shows.")
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gelato.errors import InputError
+
+if TYPE_CHECKING:
+    import gelato.model.training
+
+
+@dataclass(frozen=True)
+class FigureRequest:
+    """What a figure is drawn from and where it goes."""
+
+    run: Path
+    """Folder of a run."""
+    out: Path
+    """File to write: .png, .pdf or .svg."""
+    points: int | None = None
+    """How many data points to draw, for figures that let you choose."""
+    data: str | None = None
+    """Reference of the training data, if it moved since the run."""
+
+    def load_model(self) -> "gelato.model.training.FittedModel":
+        """Load the fitted model of the run with its data."""
+        from gelato.data.reference import load
+        from gelato.model.training import load_model
+
+        return load_model(self.run, None if self.data is None else load(self.data))
+
+
+Draw = Callable[[FigureRequest], None]
+
+
+@dataclass(frozen=True)
+class RegisteredFigure:
+    """A figure's name, the function that draws it, and one sentence of help."""
+
+    name: str
+    draw: Draw
+    help: str
+
+
+_FIGURES: dict[str, RegisteredFigure] = {}
+
+
+def register_figure(name: str, draw: Draw, help: str) -> None:
+    """Add a figure to `gelato figure`."""
+    if not name or not help or not callable(draw):
+        raise InputError(f"figure {name!r}: needs a name, a function that draws it, and help")
+    if name in _FIGURES:
+        raise InputError(f"figure {name!r} is already registered; choose another name")
+    _FIGURES[name] = RegisteredFigure(name, draw, help)
+
+
+def list_figures() -> tuple[RegisteredFigure, ...]:
+    """List the figures in the order of their registration."""
+    return tuple(_FIGURES.values())
+
+
+def draw_figure(name: str, request: FigureRequest) -> None:
+    """Draw a registered figure into a file."""
+    if name not in _FIGURES:
+        raise InputError(f"no figure is called {name!r}; choose from {', '.join(_FIGURES)}")
+    _FIGURES[name].draw(request)
+
+
+# The built-in figures import matplotlib and JAX on use, so that `gelato figure --help` is fast.
+
+
+def _draw_data(request: FigureRequest) -> None:
+    from gelato.report.data_figure import draw_dataset
+
+    draw_dataset(request.load_model().dataset, request.out)
+
+
+def _draw_rollouts(request: FigureRequest) -> None:
+    from gelato.report.model_figure import draw_rollouts
+
+    draw_rollouts(request.load_model(), request.out)
+
+
+def _draw_curve(request: FigureRequest) -> None:
+    from gelato.report.curve_figure import draw_curve
+
+    draw_curve(request.load_model(), request.out)
+
+
+def _draw_embedding(request: FigureRequest) -> None:
+    from gelato.report.embedding_figure import draw_embedding
+
+    draw_embedding(request.load_model(), request.out, request.points)
+
+
+register_figure("data", _draw_data, "Returns, lengths, rewards and states of the training data.")
+register_figure("rollouts", _draw_rollouts, "The model's rollouts against held-out episodes.")
+register_figure("curve", _draw_curve, "How each solver converges to a geodesic.")
+register_figure(
+    "embedding",
+    _draw_embedding,
+    "t-SNE of trajectories by Euclidean and by geodesic distance (needs the extra `figures`).",
+)

@@ -1,0 +1,1 @@
+"""Run folders, the training loop that resumes in them, and atomic file writes."""

@@ -1,0 +1,26 @@
+"""Tasks: the environments that the library knows, and how to register more of them."""
+
+from gelato.tasks import driving, four_rooms, locomotion
+from gelato.tasks.environments import check_environment, make_environment
+from gelato.tasks.task import (
+    AbstractSimulator,
+    PenaltyWeights,
+    Task,
+    find_task,
+    list_tasks,
+    register_task,
+)
+
+__all__ = [
+    "AbstractSimulator",
+    "PenaltyWeights",
+    "Task",
+    "check_environment",
+    "driving",
+    "find_task",
+    "four_rooms",
+    "list_tasks",
+    "locomotion",
+    "make_environment",
+    "register_task",
+]

@@ -1,0 +1,72 @@
+"""Worker processes that step simulators, on all cores."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process, resource_tracker
+from typing import Any
+
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@contextmanager
+def worker_pool(workers: int) -> Iterator[Executor | None]:
+    """Yield a pool of processes with one linear-algebra thread each, or None for one worker."""
+    if workers == 1:
+        yield None
+        return
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    # Spawn the processes: a forked child of a process that has started JAX's threads can hang.
+    pool = ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_belong_to_parent
+    )
+    try:
+        with _protect_start():
+            # One task per worker makes the pool start all workers now.
+            for _ in range(workers):
+                pool.submit(int)
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@contextmanager
+def _protect_start() -> Iterator[None]:
+    """Make new processes ignore Ctrl-C, which the parent handles, and not run the user's script."""
+    main = sys.modules["__main__"]
+    names = ("__file__", "__spec__")
+    hidden: dict[str, Any] = {
+        name: main.__dict__.pop(name) for name in names if name in main.__dict__
+    }
+    main.__dict__["__spec__"] = None
+    # Starting the tracker unblocks the signal, so start it before blocking the signal.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        main.__dict__.update(hidden)
+
+
+def _belong_to_parent() -> None:
+    """Make a worker end when its parent ends, and not when `timeout` signals the whole group.
+
+    The parent may still need its workers to finish a block.
+    """
+    os.setpgrp()
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

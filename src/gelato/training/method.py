@@ -1,0 +1,128 @@
+"""A method is a value: a fit, a penalty, an agent, a penalty weight and a fraction of real data."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+
+from gelato.agents.agent import AbstractAgent
+from gelato.agents.ppo import PPO
+from gelato.dynamics.fit import AbstractFit
+from gelato.errors import InputError
+from gelato.uncertainty.build import Penalty, name_penalty
+from gelato.uncertainty.registry import find_penalty
+
+
+@dataclass(frozen=True)
+class Method:
+    """What to train.
+
+    `fit` makes the dynamics that the agent imagines steps in; None means no model. `penalty` is a
+    registered name or a penalty of your own, and `penalty_weight` is λ, in units of reward for a
+    penalty of 1. `real_fraction` is the fraction of each batch that comes from the log.
+    """
+
+    name: str
+    agent: AbstractAgent
+    fit: AbstractFit | None = None
+    penalty: Penalty = "none"
+    penalty_weight: float = 0.0
+    real_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name:
+            raise InputError(f"method {self.name!r}: a name is not empty and holds no slash")
+        if not isinstance(self.agent, AbstractAgent):
+            raise InputError(f"method {self.name}: agent must be an AbstractAgent")
+        if self.fit is not None and not isinstance(self.fit, AbstractFit):
+            raise InputError(f"method {self.name}: fit must be an AbstractFit or None")
+        check_penalty_weight(self.penalty_weight)
+        if not 0 <= self.real_fraction <= 1:
+            raise InputError(
+                f"method {self.name}: real_fraction is {self.real_fraction}; "
+                "it must lie between 0 and 1"
+            )
+        if self.fit is not None and isinstance(self.penalty, str):
+            find_penalty(self.penalty, self.fit.space)
+        if self.fit is None and (self.real_fraction < 1 or isinstance(self.agent, PPO)):
+            raise InputError(f"method {self.name}: without a fit it can only learn from the log")
+
+    @property
+    def imagines(self) -> bool:
+        """Whether the agent learns from imagined steps."""
+        return self.fit is not None
+
+    @property
+    def penalises(self) -> bool:
+        """Whether imagined steps are penalised."""
+        return self.penalty != "none"
+
+    def describe(self) -> dict[str, object]:
+        """Return everything that decides the result, as plain values for `run.json`."""
+        return {
+            "name": self.name,
+            "agent": describe_value(self.agent),
+            "fit": None if self.fit is None else describe_value(self.fit),
+            "penalty": name_penalty(self.penalty),
+            "penalty_weight": self.penalty_weight,
+            "real_fraction": self.real_fraction,
+        }
+
+
+def describe_value(value: object) -> object:
+    """Turn a configuration value into plain JSON: dataclasses become dictionaries with a type."""
+    if is_dataclass(value):
+        described: dict[str, object] = {"type": type(value).__name__}
+        for field in fields(value):
+            described[field.name] = describe_value(getattr(value, field.name))
+        return described
+    if isinstance(value, tuple | list):
+        return [describe_value(entry) for entry in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return repr(value)
+
+
+def check_penalty_weight(weight: float) -> None:
+    """Refuse what cannot be λ."""
+    if not 0 <= weight < math.inf:
+        raise InputError(
+            f"the penalty weight is {weight}; it must be a finite number of at least 0"
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Methods with equal fits and agents: one compiled program trains them all."""
+
+    methods: tuple[Method, ...]
+
+    @property
+    def fit(self) -> AbstractFit | None:
+        """The fit that the methods share."""
+        return self.methods[0].fit
+
+    @property
+    def agent(self) -> AbstractAgent:
+        """The agent that the methods share."""
+        return self.methods[0].agent
+
+    @property
+    def name(self) -> str:
+        """The name of the folder that holds the group's policies."""
+        return self.methods[0].name
+
+
+def group_methods(methods: Sequence[Method]) -> list[Group]:
+    """Group methods that one program can train."""
+    found: list[list[Method]] = []
+    for method in methods:
+        for group in found:
+            if (group[0].fit, group[0].agent) == (method.fit, method.agent):
+                group.append(method)
+                break
+        else:
+            found.append([method])
+    return [Group(tuple(group)) for group in found]
+
+
+MethodMaker = Callable[..., Method]

@@ -1,0 +1,132 @@
+"""What a training will do, checked before any file is written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from gelato.data.reference import load
+from gelato.data.spaces import Continuous
+from gelato.data.transitions import Dataset
+from gelato.dynamics.fit import AbstractFit, AbstractFitted
+from gelato.dynamics.latent import FittedLatent, LatentFit
+from gelato.errors import InputError
+from gelato.model.split import Split, split_dataset
+from gelato.model.training import FittedModel, load_model
+from gelato.policy.evaluate import find_environment
+from gelato.runs.folder import list_seeds
+from gelato.training.method import Group, Method, describe_value, group_methods
+from gelato.training.presets import Parts, PresetName, TrainSettings, choose_parts, make_method
+
+MethodLike = str | Method
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Data, methods and seeds of a training. `fitted` is a latent model that was fitted earlier."""
+
+    dataset: Dataset
+    methods: tuple[Method, ...]
+    seeds: tuple[int, ...]
+    settings: TrainSettings
+    environment: str | None
+    fitted: FittedModel | None = None
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Methods by the program that trains them."""
+        return group_methods(self.methods)
+
+    @cached_property
+    def fits(self) -> list[AbstractFit]:
+        """The distinct fits of the methods."""
+        return list(dict.fromkeys(group.fit for group in self.groups if group.fit is not None))
+
+    @cached_property
+    def splits(self) -> dict[float, Split]:
+        """The split of the data for every fraction that a fit asks for."""
+        fractions = {0.1} if None in (group.fit for group in self.groups) else set()
+        fractions |= {fit.held_out_fraction for fit in self.fits}
+        return {fraction: split_dataset(self.dataset, fraction) for fraction in fractions}
+
+    def split_for(self, fit: AbstractFit | None) -> Split:
+        """Return the split that a fit uses."""
+        return self.splits[0.1 if fit is None else fit.held_out_fraction]
+
+    def fit(self, fit: AbstractFit | None, run: Path) -> AbstractFitted | None:
+        """Fit every seed in the run, read what was fitted there, or use the model given."""
+        if fit is None:
+            return None
+        if self.fitted is not None and isinstance(fit, LatentFit):
+            return FittedLatent(self.fitted, fit.state_noise, fit.noise_bound)
+        # The first fit of a kind gets the plain name, a second one a number.
+        same = [other for other in self.fits if other.folder == fit.folder]
+        number = same.index(fit) + 1
+        name = fit.folder if number == 1 else f"{fit.folder}-{number}"
+        return fit.fit(self.split_for(fit), run / name, self.seeds)
+
+    def describe(self) -> dict[str, object]:
+        """Return everything that decides the results, as plain values for `run.json`."""
+        data = {"reference": self.dataset.reference, "environment": self.dataset.environment}
+        model = None if self.fitted is None else str(self.fitted.run.folder.absolute())
+        return {
+            "data": data,
+            "fingerprint": self.dataset.transitions.fingerprint(),
+            "methods": [method.describe() for method in self.methods],
+            "settings": describe_value(self.settings),
+            "seeds": list(self.seeds),
+            "model": model,
+        }
+
+
+def make_plan(
+    data: Dataset | str,
+    methods: MethodLike | Sequence[MethodLike],
+    *,
+    seeds: int = 1,
+    first_seed: int = 0,
+    preset: PresetName = "default",
+    settings: TrainSettings | None = None,
+    model: Path | str | None = None,
+) -> Plan:
+    """Check everything that can be checked before a run folder exists."""
+    dataset = load(data) if isinstance(data, str) else data
+    transitions = dataset.transitions
+    numbers = list_seeds(seeds, first_seed)
+    _check_actions(dataset)
+    environment = find_environment(
+        dataset.environment, transitions.states.shape[1], transitions.action_space
+    )
+    parts = choose_parts(dataset, preset)
+    chosen = _choose_methods(methods, parts)
+    fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
+    plan = Plan(dataset, chosen, numbers, settings or parts.settings, environment, fitted)
+    for group in plan.groups:
+        split = plan.split_for(group.fit)
+        if group.fit is not None and not (fitted and isinstance(group.fit, LatentFit)):
+            group.fit.check(split)
+    return plan
+
+
+def _choose_methods(methods: MethodLike | Sequence[MethodLike], parts: Parts) -> tuple[Method, ...]:
+    given = [methods] if isinstance(methods, str | Method) else list(methods)
+    chosen = []
+    for method in given:
+        chosen.append(make_method(method, parts) if isinstance(method, str) else method)
+    names = [method.name for method in chosen]
+    if not names or len(set(names)) < len(names):
+        raise InputError(
+            f"methods are {', '.join(names) or '(none)'}; give at least one, each with its own name"
+        )
+    return tuple(chosen)
+
+
+def _check_actions(dataset: Dataset) -> None:
+    space = dataset.transitions.action_space
+    if isinstance(space, Continuous) and not np.isfinite([space.low, space.high]).all():
+        raise InputError(
+            f"{dataset.reference}: the action range is unbounded; "
+            "give it, for a file with ,low=,high="
+        )

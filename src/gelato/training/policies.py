@@ -1,0 +1,154 @@
+"""The policies of a finished training: read from its run folder, and evaluated again."""
+
+import math
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from gelato.errors import InputError
+from gelato.policy.evaluate import find_environment, open_evaluator
+from gelato.policy.policy import DeployedPolicy, load_policies
+from gelato.progress import progress
+from gelato.runs.folder import Run
+from gelato.runs.records import Record, read_records
+from gelato.tasks.task import normalise_score
+
+Which = Literal["last", "best"]
+
+
+@dataclass(frozen=True)
+class TrainedPolicy:
+    """A policy and its origin."""
+
+    policy: DeployedPolicy
+    method: str
+    seed: int
+    dataset: str
+    environment: str | None
+
+
+def trained_policies(
+    run: Path | str,
+    which: Which = "last",
+    method: str | None = None,
+    seed: int | None = None,
+    environment: str | None = None,
+) -> list[TrainedPolicy]:
+    """Read the policies of a training run: all, or those of one method or seed.
+
+    `environment` replaces the environment that recorded the data.
+    """
+    folder = find_training(run)
+    description = Run(folder).description
+    data, found = description["data"], []
+    for group in _find_groups(folder):
+        inner = Run(group).description
+        labels = []
+        for name in inner["methods"]:
+            labels += [(name, number) for number in inner["seeds"]]
+        chosen = [method in (None, name) and seed in (None, number) for name, number in labels]
+        if not any(chosen):
+            continue
+        if which == "best" and Run(group).has("last") and not Run(group).has("best"):
+            raise InputError(
+                f"{run}: has no best policies, because no environment measured their returns; "
+                "use the last ones"
+            )
+        policies = load_policies(group / f"{which}.npz")
+        for policy, (name, number), wanted in zip(policies, labels, chosen, strict=True):
+            if wanted:
+                where = environment or data["environment"]
+                found.append(TrainedPolicy(policy, name, number, data["reference"], where))
+    names = [each["name"] for each in description["methods"]]
+    if not found:
+        seeds = ", ".join(map(str, description["seeds"]))
+        asked = [
+            f"{key} {value}"
+            for key, value in (("method", method), ("seed", seed))
+            if value is not None
+        ]
+        of = f" of {' and '.join(asked)}" if asked else ""
+        raise InputError(
+            f"{run}: has no finished policy{of}; its methods are {', '.join(names)}, "
+            f"its seeds {seeds}"
+        )
+    return sorted(found, key=lambda trained: (names.index(trained.method), trained.seed))
+
+
+def find_training(run: Path | str) -> Path:
+    """Return the folder of a training run, given that folder or the model folder in it."""
+    folder = Path(run)
+    kind = Run(folder).description["kind"]
+    parent = folder.absolute().parent
+    if kind == "model" and (parent / "run.json").exists():
+        folder, kind = parent, Run(parent).description["kind"]
+    if kind != "policies":
+        raise InputError(f"{run}: is a run of kind {kind}; `gelato train` makes policies")
+    return folder
+
+
+def _find_groups(folder: Path) -> list[Path]:
+    """Return the folders that hold policies; version 0.1 kept them directly in the run."""
+    described = [*folder.glob("policies/*/run.json"), *folder.glob("*/run.json")]
+    groups = sorted(path.parent for path in described)
+    return [group for group in groups if Run(group).description["kind"] == "agents"]
+
+
+def most_valued(run: Path | str) -> list[TrainedPolicy]:
+    """Of every method the policy whose value in its own pessimistic MDP is largest: chosen without
+    an environment.
+    """
+    records = read_records(Run(Path(run)).results)
+    values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
+
+    def value(trained: TrainedPolicy) -> float:
+        known = values[trained.method, trained.seed]
+        return -math.inf if known is None else float(known)
+
+    by_method = groupby(trained_policies(run), key=lambda trained: trained.method)
+    return [max(own, key=value) for _, own in by_method]
+
+
+def evaluate_run(
+    run: Path | str,
+    episodes: int,
+    which: Which = "last",
+    method: str | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    environment: str | None = None,
+) -> list[Record]:
+    """Run the policies of a training in the real environment; return one record per policy."""
+    policies = trained_policies(run, which, method, seed, environment)
+    with (
+        open_evaluator(environment_for(policies[0]), workers) as evaluate,
+        progress("episodes", episodes * len(policies)) as advance,
+    ):
+        found = evaluate([trained.policy for trained in policies], episodes, advance)
+    return [
+        {
+            "dataset": trained.dataset,
+            "method": trained.method,
+            "seed": trained.seed,
+            "which": which,
+            "episodes": episodes,
+            "return": evaluation.mean,
+            "return_std": float(evaluation.returns.std()),
+            "score": normalise_score(trained.environment, evaluation.mean),
+            "length": float(evaluation.lengths.mean()),
+            "crash_rate": evaluation.crash_rate,
+        }
+        for trained, evaluation in zip(policies, found, strict=True)
+    ]
+
+
+def environment_for(trained: TrainedPolicy) -> str:
+    """Return the environment of a policy; it must be installed."""
+    policy = trained.policy
+    environment = find_environment(trained.environment, len(policy.mean), policy.space)
+    if environment is None:
+        raise InputError(
+            f"{trained.dataset}: no environment to run policies in; name one with --environment"
+        )
+    return environment

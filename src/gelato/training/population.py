@@ -1,0 +1,126 @@
+"""From fitted dynamics to everything that the policies of one program see."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gelato.agents.replay import Experience, pack
+from gelato.arrays import stack
+from gelato.dynamics.fit import AbstractFitted, PenaltySettings
+from gelato.dynamics.interface import AbstractDynamics
+from gelato.model.fit import normalise_batch
+from gelato.model.split import Split
+from gelato.progress import working
+from gelato.runs.folder import Run
+from gelato.training.method import Method
+from gelato.training.program import Population
+from gelato.uncertainty.calibration import Calibrated
+from gelato.uncertainty.penalty import AbstractPenalty, Nothing
+
+_STARTS = 100_000
+_INITIAL = 1_000
+_CHUNK = 8192
+
+
+def build_population(
+    split: Split,
+    fitted: AbstractFitted | None,
+    methods: Sequence[Method],
+    seeds: tuple[int, ...],
+    settings: PenaltySettings,
+    folder: Run,
+) -> Population:
+    """Encode the data, build and calibrate the penalties, and stack everything by seed.
+
+    The scales of the penalties are stored in `calibration.json`; later calls use the stored ones.
+    """
+    scaling = split.scaling if fitted is None else fitted.scaling
+    every = split.dataset.transitions
+    # A row that ends the task needs no successor: nothing after it counts.
+    transitions = every[np.asarray(every.has_successor | every.terminated)]
+    batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    rewards = jnp.asarray(transitions.rewards, jnp.float32)
+    firsts = np.array([rows.start for rows in every.episode_slices])[:_INITIAL]
+    first_states = jnp.asarray(scaling.states(np.asarray(every.states[firsts])))
+    chosen = np.random.default_rng(0).permutation(len(transitions))[:_STARTS]
+    logged, starts, initial = [], [], []
+    for dynamics in [None] * len(seeds) if fitted is None else fitted.dynamics:
+        z = encode_states(dynamics, batch.states)
+        after = encode_states(dynamics, batch.next_states)
+        logged.append(pack(Experience(z, batch.actions, rewards, after, batch.terminated)))
+        starts.append(z[chosen])
+        initial.append(encode_states(dynamics, first_states))
+    weights = np.array([method.penalty_weight for method in methods], np.float32)
+    penalties = _build_penalties(fitted, methods, len(seeds), settings)
+    return Population(
+        dynamics=None if fitted is None else stack(fitted.dynamics),
+        logged=jnp.stack(logged),
+        starts=jnp.stack(starts),
+        initial=jnp.stack(initial),
+        penalties=_store_scales(folder, methods, penalties),
+        weights=jnp.asarray(weights),
+        real_fractions=jnp.array([method.real_fraction for method in methods]),
+        reward_range=jnp.stack([rewards.min(), rewards.max()]),
+        seeds=jnp.array(seeds),
+        action_space=transitions.action_space,
+    )
+
+
+def _build_penalties(
+    fitted: AbstractFitted | None,
+    methods: Sequence[Method],
+    seeds: int,
+    settings: PenaltySettings,
+) -> tuple[AbstractPenalty, ...]:
+    """Build one penalty per method, its arrays stacked by seed."""
+    if fitted is None:
+        return (Nothing(),) * len(methods)
+    # A penalty that several methods share is built once.
+    distinct = list(dict.fromkeys(method.penalty for method in methods))
+    by_seed = []
+    with working("embedding the data and calibrating penalties"):
+        for index in range(seeds):
+            by_seed.append(fitted.build_penalties(index, distinct, settings))
+    stacked = []
+    for method in methods:
+        place = distinct.index(method.penalty)
+        stacked.append(stack([built[place] for built in by_seed]))
+    return tuple(stacked)
+
+
+def _store_scales(
+    folder: Run, methods: Sequence[Method], penalties: tuple[AbstractPenalty, ...]
+) -> tuple[AbstractPenalty, ...]:
+    """Store the penalties' scales in the run once; return the penalties with the stored scales."""
+    scales = {}
+    for method, penalty in zip(methods, penalties, strict=True):
+        if isinstance(penalty, Calibrated):
+            level, unit = np.asarray(penalty.scale.level), np.asarray(penalty.scale.unit)
+            scales[method.name] = {"level": level.tolist(), "unit": unit.tolist()}
+    stored = folder.record("calibration", scales)
+    found = []
+    for method, penalty in zip(methods, penalties, strict=True):
+        if isinstance(penalty, Calibrated):
+            scale = stored[method.name]
+            values = [jnp.asarray(scale["level"]), jnp.asarray(scale["unit"])]
+            penalty = eqx.tree_at(lambda p: (p.scale.level, p.scale.unit), penalty, values)
+        found.append(penalty)
+    return tuple(found)
+
+
+def encode_states(
+    dynamics: AbstractDynamics | None, states: Float[Array, "n state"]
+) -> Float[Array, "n latent"]:
+    """Return what a policy sees of normalised states."""
+    return states if dynamics is None else _encode(dynamics, states)
+
+
+@eqx.filter_jit
+def _encode(
+    dynamics: AbstractDynamics, states: Float[Array, "n state"]
+) -> Float[Array, "n latent"]:
+    return jax.lax.map(dynamics.encode, states, batch_size=min(_CHUNK, len(states)))

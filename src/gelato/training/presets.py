@@ -1,0 +1,252 @@
+"""Named methods and the settings they use for a dataset.
+
+`default` is what our tables are made with. `small` ends within minutes on a laptop.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from gelato.agents.agent import AbstractAgent
+from gelato.agents.cloning import Cloning
+from gelato.agents.ppo import PPO
+from gelato.agents.sac import SAC
+from gelato.data.summary import episode_returns
+from gelato.data.transitions import Dataset
+from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
+from gelato.dynamics.fit import AbstractFit, PenaltySettings
+from gelato.dynamics.latent import LatentFit
+from gelato.errors import InputError
+from gelato.model.config import ModelConfig, preset
+from gelato.tasks.task import Config, PenaltyWeights, Settings, Task, change_settings, find_task
+from gelato.training.method import Method
+from gelato.uncertainty.build import Penalty
+
+PresetName = Literal["default", "small"]
+# λ for data without a task. A calibrated penalty is 0 on the data and 1 on out-of-distribution
+# pairs, so one λ serves every penalty.
+DEFAULT_WEIGHT = PenaltyWeights().latent_weight
+_STATE_NOISE = 0.01
+# What the preset `small` changes for every task that has no such preset itself.
+_SMALL: dict[str, Settings] = {
+    "model": {
+        "decoders": 3,
+        "hidden": (128, 128),
+        "forward_hidden": (256, 256),
+        "batch_size": 128,
+        "updates": 12_000,
+        "variance_updates": 2_000,
+    },
+    "ensemble": {"updates": 12_000, "hidden": (128, 128)},
+    "sac": {"hidden": (128, 128), "batch_size": 128, "updates": 30_000, "branches": 400},
+    "ppo": {"updates": 50_000},
+    "train": {"points": 10_000, "evaluations": 5, "episodes": 5},
+}
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Settings that are not part of a method."""
+
+    neighbours: int = 20
+    """Neighbours that a penalty averages over."""
+    points: int = 100_000
+    """Transitions to search neighbours in, spread evenly over the data."""
+    evaluations: int = 10
+    """Evaluations in the real environment during training."""
+    episodes: int = 10
+    """Episodes per evaluation."""
+
+    def __post_init__(self) -> None:
+        for name in ("neighbours", "points", "evaluations", "episodes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+    @property
+    def penalties(self) -> PenaltySettings:
+        """The settings that penalties need."""
+        return PenaltySettings(self.neighbours, self.points)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What named methods are made of, with settings chosen for one dataset."""
+
+    latent: LatentFit
+    ensemble: EnsembleFit
+    sac: SAC
+    cloning: Cloning
+    ppo: PPO | None = None
+    settings: TrainSettings = TrainSettings()
+    score: float | None = None
+    """Normalised score of the data; None without reference returns."""
+    task: Task | None = None
+    """The task of the data, if one is registered."""
+
+    @property
+    def imagining(self) -> AbstractAgent:
+        """The agent of methods that imagine: PPO where a preset says so, else SAC."""
+        return self.sac if self.ppo is None else self.ppo
+
+    def weight_for(self, fit: AbstractFit) -> float:
+        """Choose λ from the quality of the data."""
+        weights = self._penalty_weights
+        return weights.latent_weight if fit.space == "latent" else weights.state_weight
+
+    def real_fraction_for(self, fit: AbstractFit) -> float:
+        """Choose the fraction of real data from the quality of the data."""
+        weights = self._penalty_weights
+        if fit.space == "latent":
+            return weights.latent_real_fraction
+        return weights.state_real_fraction
+
+    @property
+    def _penalty_weights(self) -> PenaltyWeights:
+        if self.task is None:
+            return PenaltyWeights()
+        return self.task.choose_penalty_weights(self.score)
+
+
+MakeMethod = Callable[[Parts], Method]
+
+
+@dataclass(frozen=True)
+class NamedMethod:
+    """A method that can be chosen by name."""
+
+    name: str
+    make: MakeMethod
+    help: str
+
+
+_METHODS: dict[str, NamedMethod] = {}
+
+
+def register_method(name: str, make: MakeMethod, help: str = "") -> None:
+    """Let `train` and the command line find a method by name.
+
+    `make` receives the `Parts` chosen for the dataset and returns a `Method` of that name.
+    """
+    if name in _METHODS:
+        raise InputError(f"a method named {name!r} is already registered; choose another name")
+    if not callable(make):
+        raise InputError(f"method {name!r}: make must be a function of Parts")
+    _METHODS[name] = NamedMethod(name, make, help)
+
+
+def list_methods() -> dict[str, NamedMethod]:
+    """Return the registered methods by name."""
+    return dict(_METHODS)
+
+
+def make_method(name: str, parts: Parts) -> Method:
+    """Make the method of that name from the parts chosen for a dataset."""
+    if name not in _METHODS:
+        raise InputError(f"method {name!r} is not one of {', '.join(_METHODS)}")
+    method = _METHODS[name].make(parts)
+    if not isinstance(method, Method) or method.name != name:
+        raise InputError(f"method {name!r}: make returned {method!r}, not a Method of that name")
+    return method
+
+
+def change_method(
+    method: Method,
+    penalty: Penalty | None = None,
+    penalty_weight: float | None = None,
+    real_fraction: float | None = None,
+) -> Method:
+    """Change what is given; refuse a change that the method would ignore."""
+    if penalty is not None:
+        if not method.imagines:
+            raise InputError(f"method {method.name} imagines nothing; a penalty changes nothing")
+        weight = method.penalty_weight or DEFAULT_WEIGHT
+        method = replace(method, penalty=penalty, penalty_weight=weight)
+        if penalty == "none":
+            method = replace(method, penalty_weight=0.0)
+    if penalty_weight is not None:
+        if not method.penalises:
+            raise InputError(
+                f"method {method.name} has no penalty; a penalty weight changes nothing"
+            )
+        method = replace(method, penalty_weight=penalty_weight)
+    if real_fraction is not None:
+        if not method.imagines or isinstance(method.agent, PPO):
+            raise InputError(
+                f"method {method.name} does not mix logged and imagined steps; "
+                "a fraction of real data changes nothing"
+            )
+        if not 0 <= real_fraction < 1:
+            raise InputError(
+                f"the fraction of real data is {real_fraction}; it must be at least 0 and below 1 "
+                "(use the method sac to learn from the log alone)"
+            )
+        method = replace(method, real_fraction=real_fraction)
+    return method
+
+
+def choose_parts(dataset: Dataset, name: PresetName = "default") -> Parts:
+    """Choose the settings of a preset for a dataset."""
+    if name not in get_args(PresetName):
+        raise InputError(f"preset {name!r} is not one of {', '.join(get_args(PresetName))}")
+    task = find_task(dataset.environment)
+    sac = _change(SAC(), task, name, "sac")
+    learns_with_ppo = task is not None and "ppo" in task.presets.get("default", {})
+    returns = episode_returns(dataset.transitions).mean()
+    return Parts(
+        _change(LatentFit(_choose_model(dataset, name), _STATE_NOISE), task, name, "latent"),
+        EnsembleFit(_change(EnsembleConfig(), task, name, "ensemble")),
+        sac,
+        clone_like(sac),
+        _change(PPO(), task, name, "ppo") if learns_with_ppo else None,
+        _change(TrainSettings(), task, name, "train"),
+        None if task is None else task.normalise_score(returns),
+        task,
+    )
+
+
+def _change(config: Config, task: Task | None, name: PresetName, part: str) -> Config:
+    """Return one part of the general preset with the changes of the task."""
+    if name == "small" and (task is None or "small" not in task.presets):
+        return replace(config, **_SMALL.get(part, {}))  # type: ignore[type-var]
+    if task is not None:
+        config = change_settings(config, task, "default", part)
+    if task is not None and name == "small":
+        config = change_settings(config, task, "small", part)
+    return config
+
+
+def _choose_model(dataset: Dataset, name: PresetName) -> ModelConfig:
+    model, task = preset("default", dataset), find_task(dataset.environment)
+    if name == "default":
+        return model
+    if task is not None and "small" in task.presets:
+        return change_settings(model, task, "small", "model")
+    return replace(model, **_SMALL["model"])
+
+
+def clone_like(sac: SAC) -> Cloning:
+    """Return behaviour cloning with the sizes of a SAC agent."""
+    return Cloning(sac.hidden, sac.critic_rate, sac.batch_size, sac.updates, sac.epoch)
+
+
+def _make_imagining(name: str, space: str, penalty: str) -> MakeMethod:
+    def make(parts: Parts) -> Method:
+        fit: AbstractFit = parts.latent if space == "latent" else parts.ensemble
+        weight = 0.0 if penalty == "none" else parts.weight_for(fit)
+        fraction = parts.real_fraction_for(fit)
+        return Method(name, parts.imagining, fit, penalty, weight, fraction)
+
+    return make
+
+
+for _name, _space, _penalty, _help in (
+    ("gelato", "latent", "geodesic", "geodesic distance in the latent model"),
+    ("gelato-l2", "latent", "euclidean", "Euclidean distance in the latent model"),
+    ("gelato-ensemble", "latent", "ensemble", "disagreement of the decoders"),
+    ("gelato-none", "latent", "none", "the latent model without a penalty"),
+    ("mopo", "state", "largest-deviation", "MOPO: an ensemble, penalised by its largest σ"),
+    ("mbpo", "state", "none", "MBPO: the same ensemble without a penalty"),
+):
+    register_method(_name, _make_imagining(_name, _space, _penalty), _help)
+register_method("sac", lambda parts: Method("sac", parts.sac), "SAC on the log alone")
+register_method("bc", lambda parts: Method("bc", parts.cloning), "behaviour cloning")

@@ -1,0 +1,164 @@
+"""The one compiled program that trains every agent: variants × seeds of policies side by side.
+
+A variant has its own penalty, λ and fraction of real data; variants share the models. A seed has
+its own model, embedded data and random numbers. Random numbers come from `(seed, stream, step)`, so
+a policy is the same whatever is trained next to it, resumed or not.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from gelato.agents.agent import AbstractAgent, View
+from gelato.arrays import copy_arrays
+from gelato.compilation import compile_training
+from gelato.data.spaces import ActionSpace
+from gelato.dynamics.interface import AbstractDynamics, Latent
+from gelato.mdp.pessimistic import Step, subtract_penalty
+from gelato.uncertainty.penalty import AbstractPenalty, penalise
+
+Result = TypeVar("Result")
+Measured = dict[str, Float[Array, "variants seeds"]]
+
+
+class Population(eqx.Module):
+    """The views of all policies, without repetition.
+
+    Arrays have the seed as first axis; `weights` and `real_fractions` have the variant.
+    `penalties` has one entry per variant. `initial` holds first states of the data's episodes.
+    """
+
+    dynamics: AbstractDynamics | None
+    logged: Float[Array, "seeds n columns"]
+    starts: Float[Array, "seeds k latent"]
+    initial: Float[Array, "seeds e latent"]
+    penalties: tuple[AbstractPenalty, ...]
+    weights: Float[Array, " variants"]
+    real_fractions: Float[Array, " variants"]
+    reward_range: Float[Array, "2"]
+    seeds: Int[Array, " seeds"]
+    action_space: ActionSpace = eqx.field(static=True)
+
+    def map(self, function: Callable[..., Result], *arguments: PyTree) -> Result:
+        """Call `function(view, key, *arguments)` for every policy.
+
+        Arrays of the arguments have the axes `[variants, seeds]`. `key` is the seed's own key.
+        """
+
+        def call(
+            of_seed: PyTree, seed: Int[Array, ""], of_variant: PyTree, arguments: PyTree
+        ) -> Result:
+            dynamics, logged, starts = of_seed
+            weight, fraction = of_variant
+            view = View(
+                dynamics,
+                logged,
+                starts,
+                weight,
+                fraction,
+                self.reward_range,
+                self.action_space,
+            )
+            return function(view, jax.random.key(seed), *arguments)
+
+        first = eqx.if_array(0)
+        over_seeds = eqx.filter_vmap(call, in_axes=(first, first, None, first))
+        over_variants = eqx.filter_vmap(over_seeds, in_axes=(None, None, first, first))
+        return over_variants(
+            (self.dynamics, self.logged, self.starts),
+            self.seeds,
+            (self.weights, self.real_fractions),
+            arguments,
+        )
+
+
+@eqx.filter_jit
+def init_policies(population: Population, agent: AbstractAgent) -> PyTree:
+    """Return untrained policies `[variants, seeds]`; policies of one seed are equal."""
+    states = population.map(lambda view, key: agent.init(view, key=key))
+    return copy_arrays(states)
+
+
+@compile_training
+def train_block(
+    population: Population, states: PyTree, *, agent: AbstractAgent, updates: int
+) -> tuple[PyTree, Measured]:
+    """Train every policy for a block of updates; return the means of what was measured."""
+    per_rollout = min(updates, agent.updates_per_rollout)
+    iterations = updates // per_rollout
+    if iterations == 1:
+        return _iterate(population, states, agent, per_rollout)
+    arrays, static = eqx.partition(states, eqx.is_array)
+
+    def step(arrays: PyTree, _: None) -> tuple[PyTree, Measured]:
+        after, measured = _iterate(population, eqx.combine(arrays, static), agent, per_rollout)
+        return eqx.filter(after, eqx.is_array), measured
+
+    arrays, measured = jax.lax.scan(step, arrays, length=iterations)
+    means = jax.tree.map(lambda values: jnp.mean(values, axis=0), measured)
+    return eqx.combine(arrays, static), means
+
+
+def _iterate(
+    population: Population, states: PyTree, agent: AbstractAgent, updates: int
+) -> tuple[PyTree, Measured]:
+    """Imagine, penalise and learn once."""
+    imagined = population.map(lambda view, key, state: agent.imagine(view, state, key=key), states)
+    steps: Step | None = None
+    extra: Measured = {}
+    if imagined is not None:
+        states, steps = imagined
+        steps, extra = penalise_steps(population, steps)
+    states, metrics = population.map(
+        lambda view, key, state, steps: agent.learn(view, state, steps, updates, key=key),
+        states,
+        steps,
+    )
+    return states, {**metrics, **extra}
+
+
+def penalise_steps(population: Population, steps: Step) -> tuple[Step, Measured]:
+    """Subtract `λU` from the rewards of all imagined steps `[variants, seeds, steps, episodes]`.
+
+    All steps are penalised together: the neighbours of ten thousand points are cheaper to find
+    together, and chunks bound the memory.
+    """
+    shape = steps.reward.shape
+    embeddings = steps.embedding.reshape(*shape[:2], -1, steps.embedding.shape[-1])
+    over_seeds = eqx.filter_vmap(penalise)
+    found = []
+    for index, penalty in enumerate(population.penalties):
+        found.append(over_seeds(penalty, embeddings[index]))
+    U = jnp.stack(found)
+    weights = population.weights[:, None, None]
+    rewards = subtract_penalty(steps.reward.reshape(U.shape), U, weights)
+    measured = {
+        "imagined_reward": jnp.mean(rewards, axis=-1),
+        "penalty": jnp.mean(U, axis=-1),
+    }
+    return eqx.tree_at(lambda s: s.reward, steps, rewards.reshape(shape)), measured
+
+
+@eqx.filter_jit
+def value_initial_states(
+    population: Population, states: PyTree, agent: AbstractAgent
+) -> Float[Array, "variants seeds"] | None:
+    """Return the mean value of the first states of the data's episodes, or None without a critic.
+
+    It is the value in the pessimistic MDP: a number to choose by without a simulator.
+    """
+
+    def value(state: PyTree, initial: Float[Array, "e latent"]) -> Float[Array, ""] | None:
+        def one(z: Latent) -> Float[Array, ""] | None:
+            return agent.value(state, z)
+
+        values = jax.vmap(one)(initial)
+        return None if values is None else jnp.mean(values)
+
+    first = eqx.if_array(0)
+    over_variants = eqx.filter_vmap(eqx.filter_vmap(value), in_axes=(first, None))
+    return over_variants(states, population.initial)

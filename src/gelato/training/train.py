@@ -1,0 +1,80 @@
+"""Algorithm 1: from logged data to policies and their returns.
+
+run/
+  run.json           what was trained, and on which data
+  model/, ensemble/  fitted dynamics
+  policies/NAME/     policies of one program: checkpoints, metrics.csv, last.npz, best.npz
+  results.json       what every policy returned
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from gelato.data.transitions import Dataset
+from gelato.policy.evaluate import open_evaluator
+from gelato.progress import note
+from gelato.runs.folder import Run, open_run
+from gelato.runs.loggers import mirror
+from gelato.runs.records import Record, write_records
+from gelato.training.estimate import estimate_seconds
+from gelato.training.group import train_group
+from gelato.training.plan import MethodLike, Plan, make_plan
+from gelato.training.presets import PresetName, TrainSettings
+
+
+def train(
+    data: Dataset | str,
+    run: Path | str,
+    methods: MethodLike | Sequence[MethodLike] = "gelato",
+    *,
+    seeds: int = 1,
+    first_seed: int = 0,
+    preset: PresetName = "default",
+    settings: TrainSettings | None = None,
+    model: Path | str | None = None,
+    tensorboard: bool = False,
+    workers: int | None = None,
+) -> list[Record]:
+    """Train every method with every seed in a run folder, or resume what was begun there.
+
+    A method is a name, which means its preset for the data, or a `Method`. `model` is the folder
+    of a latent model fitted earlier with these seeds. With `tensorboard`, metrics are also written
+    to `run/tensorboard`. Returns one record per method and seed.
+    """
+    plan = make_plan(
+        data,
+        methods,
+        seeds=seeds,
+        first_seed=first_seed,
+        preset=preset,
+        settings=settings,
+        model=model,
+    )
+    records: list[Record] = []
+    with open_run(run, "policies", **plan.describe()) as opened, ExitStack() as stack:
+        _announce(plan, opened)
+        folder = opened.folder
+        evaluate = logger = None
+        if plan.environment is not None:
+            evaluate = stack.enter_context(open_evaluator(plan.environment, workers))
+        if tensorboard:
+            logger = stack.enter_context(mirror(folder / "tensorboard"))
+        for group in plan.groups:
+            records += train_group(plan, group, folder, evaluate, logger)
+        write_records(folder / "results.json", records)
+    return records
+
+
+def _announce(plan: Plan, run: Run) -> None:
+    """Say what to expect."""
+    if (run.folder / "results.json").exists():
+        return
+    if plan.environment is None:
+        note("no environment to evaluate policies in; they are trained without returns")
+    if run.resumed:
+        note("resuming from the last checkpoint")
+        return
+    minutes = max(1, round(estimate_seconds(plan) / 60))
+    duration = f"{minutes} minutes" if minutes > 1 else "a minute"
+    note(f"expect about {duration} on this machine; Ctrl-C keeps what is done")

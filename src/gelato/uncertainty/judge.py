@@ -1,0 +1,256 @@
+"""Judge penalties: compare each with the model's true one-step error, shift by shift.
+
+The real simulator, put into a state, gives the truth wherever a shift leads. Without a simulator
+the truth is known on held-out transitions only, and the records say so. Records are flat: `dataset,
+model_seed, penalty, shift, spearman, auroc, risk_coverage, microseconds` and bootstrap intervals.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gelato.data.transitions import Transitions
+from gelato.errors import InputError
+from gelato.model.latent import LatentModel, Scaling
+from gelato.model.training import FittedModel
+from gelato.progress import note, progress
+from gelato.tasks.environments import open_simulator
+from gelato.tasks.task import AbstractSimulator, find_task
+from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty
+from gelato.uncertainty.calibration import SAMPLE, Calibration, Scale, calibrate, penalise_in_parts
+from gelato.uncertainty.embedded import embed, rms
+from gelato.uncertainty.penalty import AbstractPenalty
+from gelato.uncertainty.registry import find_penalty, penalty_names
+from gelato.uncertainty.scores import ORDINARY, score_penalty, score_trust
+from gelato.uncertainty.shifts import (
+    Shift,
+    make_copied_shifts,
+    make_data_shifts,
+    make_imagined_shifts,
+)
+
+ROWS = 500
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One shift: the true error and every penalty's uncalibrated value at each row."""
+
+    shift: str
+    errors: Float[np.ndarray, " n"]
+    penalties: dict[str, Float[np.ndarray, " n"]]
+    microseconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result for one model: the scale of every penalty, and every shift judged."""
+
+    dataset: str
+    model_seed: int
+    truth: str
+    points: int
+    scales: dict[str, Scale]
+    judged: list[Judged]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return flat records, one for each penalty and shift."""
+        inside = next(judged for judged in self.judged if judged.shift == "held-out")
+        threshold = float(np.quantile(inside.errors, ORDINARY))
+        return [
+            {
+                "dataset": self.dataset,
+                "model_seed": self.model_seed,
+                "penalty": name,
+                "shift": judged.shift,
+                "truth": self.truth,
+                "rows": len(judged.errors),
+                "points": self.points,
+                "mean_error": float(judged.errors.mean()),
+                "mean_penalty": float(self.scales[name](jnp.asarray(values)).mean()),
+                **score_penalty(values, judged.errors, threshold),
+                **score_trust(
+                    values,
+                    judged.errors,
+                    float(np.quantile(inside.penalties[name], ORDINARY)),
+                    threshold,
+                ),
+                "microseconds": round(judged.microseconds[name], 2),
+            }
+            for judged in self.judged
+            for name, values in judged.penalties.items()
+        ]
+
+
+def judge_penalties(
+    fitted: FittedModel,
+    *,
+    penalties: Sequence[str] | None = None,
+    extra: Mapping[str, Penalty] | None = None,
+    rows: int = ROWS,
+    simulate: bool = True,
+    calibration: Calibration = "default",
+    points: int | None = None,
+) -> list[Report]:
+    """Judge penalties on every seed of a fitted model.
+
+    `penalties` are registered names (default: all). `extra` are further penalties or functions that
+    build one from `PenaltyInputs`, by the name that the records give them. Neighbours are searched
+    among at most `points` transitions.
+    """
+    names = penalty_names("latent") if penalties is None else penalties
+    for name in names:
+        find_penalty(name, "latent")
+    chosen: dict[str, Penalty] = {name: name for name in names} | dict(extra or {})
+    train, held_out = fitted.parts
+    state_size = held_out.states.shape[1]
+    environment = fitted.dataset.environment
+    task = find_task(environment) if simulate else None
+    simulator: AbstractSimulator | None = None
+    shifts: list[Shift] = []
+    if task is not None and task.simulator_can_be_copied:
+        shifts = make_copied_shifts(task, rows)
+    elif simulate:
+        simulator = open_simulator(environment, state_size)
+    if simulator is not None:
+        shifts = make_data_shifts(held_out, environment, rows)
+    if not shifts:
+        note("no simulator: errors are those on held-out transitions only")
+    _note_versions(fitted, simulator)
+    total = len(fitted.seeds) * len(chosen)
+    with progress("judging penalties", total) as advance:
+        reports = []
+        for index in range(len(fitted.seeds)):
+            judge = _Judge(fitted, index, train, held_out, simulator, points)
+            reports.append(judge.report(shifts, chosen, rows, calibration, advance))
+    return reports
+
+
+def _note_versions(fitted: FittedModel, simulator: AbstractSimulator | None) -> None:
+    from importlib.metadata import version
+
+    if simulator is None or simulator.package is None:
+        return
+    recorded = fitted.run.description["versions"].get(simulator.package)
+    present = version(simulator.package)
+    if recorded not in (None, present):
+        note(
+            f"the model was fitted with {simulator.package} {recorded}, the simulator here is "
+            f"version {present}"
+        )
+
+
+class _Judge:
+    """The model of one seed, with its data embedded."""
+
+    def __init__(
+        self,
+        fitted: FittedModel,
+        index: int,
+        train: Transitions,
+        held_out: Transitions,
+        simulator: AbstractSimulator | None,
+        points: int | None,
+    ) -> None:
+        self.fitted, self.seed = fitted, fitted.seeds[index]
+        self.held_out, self.simulator = held_out, simulator
+        self.model, self.scaling = fitted.seed(index), fitted.scaling
+        self.data = embed(self.model, self.scaling, train, points)
+        self.known = embed(self.model, self.scaling, held_out)
+
+    def report(
+        self,
+        shifts: list[Shift],
+        chosen: Mapping[str, Penalty],
+        rows: int,
+        calibration: Calibration,
+        advance: Any,
+    ) -> Report:
+        """Judge penalties on all shifts."""
+        questions = list(self._questions(shifts, rows))
+        judged = [Judged(shift, errors, {}, {}) for shift, _, errors in questions]
+        if judged[0].shift != "held-out":
+            raise InputError(
+                f"{self.fitted.dataset.reference}: the simulator cannot be put into any "
+                "of the data's states"
+            )
+        scales: dict[str, Scale] = {}
+        inputs = PenaltyInputs(self.model, self.data, self.known)
+        for name, value in chosen.items():
+            penalty = build_penalty(value, inputs)
+            calibrated = calibrate(penalty, self.model, self.scaling, self.data, how=calibration)
+            scales[name] = calibrated.scale
+            for answer, (_, embeddings, _) in zip(judged, questions, strict=True):
+                values, microseconds = _time_penalty(penalty, embeddings)
+                answer.penalties[name] = values
+                answer.microseconds[name] = microseconds
+            advance(1, status=f"seed {self.seed}: {name}")
+        truth = "simulator" if shifts else "held-out transitions"
+        return Report(
+            self.fitted.dataset.reference, self.seed, truth, len(self.data), scales, judged
+        )
+
+    def _questions(self, shifts: list[Shift], rows: int) -> Iterator[tuple[str, Array, np.ndarray]]:
+        """Yield name, embeddings and true errors of each shift."""
+        if not shifts:
+            chosen = np.sort(np.random.default_rng(0).permutation(len(self.known))[:rows])
+            errors = np.asarray(self.known.residuals[chosen])
+            yield "held-out", self.known.embeddings[chosen], errors
+            return
+        imagined = (
+            make_imagined_shifts(self.fitted, self.model, self.held_out, rows)
+            if self.simulator
+            else []
+        )
+        for shift in [*shifts, *imagined]:
+            truth = self._truth(shift)
+            known = np.isfinite(truth).all(axis=1)
+            if known.sum() < 2:
+                note(f"{shift.name}: left out, the simulator can be put into fewer than two states")
+                continue
+            embeddings, predicted = _predict(self.model, self.scaling, shift)
+            wrong = rms(predicted - self.scaling.states(truth))
+            yield shift.name, embeddings[known], np.asarray(wrong)[known]
+
+    def _truth(self, shift: Shift) -> Float[np.ndarray, "n state"]:
+        """Return the true successors of a shift's rows, NaN where unknown."""
+        if shift.successors is not None:
+            return shift.successors
+        assert self.simulator is not None
+        pairs = zip(shift.states, shift.actions, strict=True)
+        return np.array(
+            [self.simulator.successor(state, np.asarray(action)) for state, action in pairs]
+        )
+
+
+def _predict(model: LatentModel, scaling: Scaling, shift: Shift) -> tuple[Array, Array]:
+    """Return the embeddings of a shift's rows, and the normalised next states predicted."""
+    states = jnp.asarray(scaling.states(shift.states))
+    latents = None if shift.latents is None else jnp.asarray(shift.latents)
+    return _predict_rows(model, states, latents, scaling.action_space.encode(shift.actions))
+
+
+@eqx.filter_jit
+def _predict_rows(
+    model: LatentModel, states: Array, latents: Array | None, actions: Array
+) -> tuple[Array, Array]:
+    z = jax.vmap(lambda state: model.encode(state).mean)(states) if latents is None else latents
+    e = jax.vmap(model.embedding)(z, actions)
+    return e, jax.vmap(lambda e: model.decode_means(model.forward(e).mean).mean(axis=0))(e)
+
+
+def _time_penalty(
+    penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]
+) -> tuple[np.ndarray, float]:
+    """Return the penalty's values and the microseconds of one, without compilation."""
+    begin = time.perf_counter()
+    values = np.asarray(penalise_in_parts(penalty, embeddings))
+    whole_parts = -(-len(embeddings) // SAMPLE) * SAMPLE
+    return values, 1e6 * (time.perf_counter() - begin) / whole_parts
