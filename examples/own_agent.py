@@ -17,11 +17,10 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import gelato
-from gelato.agents import AbstractAgent, Actor, Critic, Experience, Metrics, View, unpack
-from gelato.data.spaces import Discrete
+from gelato import agents
+from gelato.agents import AbstractAgent, Actor, Critic, Experience, Metrics, View
+from gelato.data import Discrete
 from gelato.mdp import Step
-from gelato.model.networks import MLP, every_member
-from gelato.random_streams import INIT, LEARN, derive_key
 
 
 class Networks(eqx.Module):
@@ -29,7 +28,7 @@ class Networks(eqx.Module):
 
     actor: Actor
     critics: Critic
-    value: MLP
+    value: agents.MLP
 
 
 class IQLState(eqx.Module):
@@ -60,12 +59,12 @@ class IQL(AbstractAgent):
         return self.epoch
 
     def init(self, view: View, *, key: PRNGKeyArray) -> IQLState:
-        actor_key, critic_key, value_key = jax.random.split(derive_key(key, INIT), 3)
+        actor_key, critic_key, value_key = jax.random.split(agents.derive_key(key, agents.INIT), 3)
         size, space = view.latent_size, view.action_space
         make_critic = eqx.filter_vmap(lambda key: Critic(size, space.size, self.hidden, key=key))
         critics = make_critic(jax.random.split(critic_key, 2))
         actor = Actor(size, space, self.hidden, key=actor_key)
-        networks = Networks(actor, critics, MLP(size, 1, self.hidden, "relu", key=value_key))
+        networks = Networks(actor, critics, agents.MLP(size, 1, self.hidden, "relu", key=value_key))
         optimiser = optax.adam(self.rate).init(eqx.filter(networks, eqx.is_array))
         return IQLState(networks, critics, optimiser, jnp.zeros((), jnp.int32))
 
@@ -73,9 +72,9 @@ class IQL(AbstractAgent):
         self, view: View, state: IQLState, steps: Step | None, updates: int, *, key: PRNGKeyArray
     ) -> tuple[IQLState, Metrics]:
         def update(state: IQLState, step: Int[Array, ""]) -> tuple[IQLState, Array]:
-            row_key = derive_key(key, LEARN, step)
+            row_key = agents.derive_key(key, agents.LEARN, step)
             rows = jax.random.randint(row_key, (self.batch_size,), 0, len(view.logged))
-            return self._update(state, unpack(view.logged[rows], view.latent_size))
+            return self._update(state, agents.unpack(view.logged[rows], view.latent_size))
 
         state, metrics = jax.lax.scan(update, state, state.step + jnp.arange(updates))
         names = ("critic_loss", "value_loss", "actor_loss", "value")
@@ -103,12 +102,12 @@ class IQL(AbstractAgent):
         fixed = jax.lax.stop_gradient
         values = jax.vmap(networks.value)(batch.latents)[:, 0]
         after = fixed(jax.vmap(networks.value)(batch.next_latents)[:, 0])
-        lowest = fixed(jnp.min(every_member(targets, batch.latents, batch.actions), axis=0))
+        lowest = fixed(jnp.min(agents.every_member(targets, batch.latents, batch.actions), axis=0))
         error = lowest - values
         weight = jnp.where(error > 0, self.expectile, 1 - self.expectile)
         value_loss = jnp.mean(weight * error**2)
         target = batch.rewards + self.discount * (1 - batch.terminated) * after
-        found = every_member(networks.critics, batch.latents, batch.actions)
+        found = agents.every_member(networks.critics, batch.latents, batch.actions)
         critic_loss = jnp.mean((found - target) ** 2)
         advantage = jnp.minimum(jnp.exp(self.beta * fixed(error)), 100.0)
         densities = jax.vmap(lambda z, a: log_density(networks.actor, z, a))

@@ -240,3 +240,26 @@ def test_a_remote_dataset_that_cannot_be_reached_fails_in_one_line(store):
     _, error = process.communicate(timeout=120)
     assert process.returncode == 2 and error.strip().count("\n") == 0
     assert "minari:D4RL/door/human-v2" in error and "download failed" in error
+
+
+def test_the_traceback_of_user_code_is_printed_before_the_line(
+    capsys, monkeypatch, tmp_path
+) -> None:
+    (tmp_path / "broken_env.py").write_text(
+        "import gymnasium\n"
+        "def make_broken_env():\n"
+        "    return {}['missing']\n"
+        "gymnasium.register('Broken-v0', entry_point=make_broken_env)\n"
+    )
+    log = tmp_path / "log.npz"
+    rows = np.zeros((20, 2), np.float32)
+    np.savez(log, observations=rows, actions=rows, rewards=rows[:, 0], terminals=rows[:, 0] > 0)
+    monkeypatch.setenv("GELATO_PLUGINS", str(tmp_path / "broken_env.py"))
+    reference = f"file:{log},low=-1,high=1,environment=Broken-v0"
+    with pytest.raises(SystemExit) as exit_:
+        main(["train", reference, "--run", str(tmp_path / "run")])
+    assert exit_.value.code == 2
+    told = capsys.readouterr().err
+    assert "make_broken_env" in told and "KeyError: 'missing'" in told
+    assert "gelato: Broken-v0: the environment is installed" in told.splitlines()[-1]
+    assert not (tmp_path / "run").exists()

@@ -1,6 +1,7 @@
 """Training as a user meets it: from a reference to returns, resumed and refused."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gelato.agents.cloning import Cloning
 from gelato.agents.ppo import PPO
 from gelato.agents.sac import SAC
 from gelato.cli import main
@@ -254,6 +256,44 @@ def test_a_method_is_changed_or_refuses_a_change_that_it_would_ignore(parts: Par
             change_method(sac, **change)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"penalty": "geodesic", "penalty_weight": 3.0}, "learns from logged steps only"),
+        ({"agent": Cloning(), "penalty": "none", "real_fraction": 0.5}, "without a fit"),
+        ({"agent": PPO()}, "without a fit"),
+        ({"penalty": 3}, "penalty is 3; give a registered name"),
+    ],
+)
+def test_a_method_refuses_what_it_would_ignore(changes: dict[str, object], message: str) -> None:
+    given: dict[str, object] = {"agent": SAC(), **changes}
+    with pytest.raises(InputError, match=message):
+        Method("mine", **given)
+
+
+def test_a_penalty_without_imagined_steps_is_refused(parts: Parts) -> None:
+    method = make_method("gelato", parts)
+    for changes in ({"real_fraction": 1.0}, {"agent": Cloning()}):
+        with pytest.raises(InputError, match="a penalty has no effect"):
+            replace(method, **changes)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SAC(hidden=(0,)),
+        lambda: SAC(actor_rate=-1.0),
+        lambda: PPO(rate=0.0),
+        lambda: Cloning(hidden=()),
+        lambda: EnsembleConfig(members=0),
+        lambda: EnsembleConfig(members=3, elites=5),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(InputError, match="it must be"):
+        make()
+
+
 def test_the_scales_of_penalties_are_kept_in_the_run(finished: Path) -> None:
     scales = json.loads((finished / "policies" / "gelato" / "calibration.json").read_text())
     assert set(scales) == {"gelato", "gelato-l2", "gelato-ensemble", "gelato-none"}
@@ -367,7 +407,7 @@ def test_data_that_cannot_be_fitted_is_refused_before_there_is_a_folder(
 def test_a_number_that_is_not_finite_stops_training_and_says_where(
     dataset: Dataset, parts: Parts, tmp_path: Path
 ) -> None:
-    wild = replace(parts, sac=replace(AGENT, critic_rate=float("nan")))
+    wild = replace(parts, sac=replace(AGENT, critic_rate=float("inf")))
     with pytest.raises(
         InputError, match=r"critic_loss became nan between updates .* \(method sac, seed 0\)"
     ):

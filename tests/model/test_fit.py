@@ -449,7 +449,8 @@ def test_small_states_get_few_latent_dimensions_unless_the_paper_says_so():
     [
         ({"latent_size": 0}, "latent_size is 0"),
         ({"activation": "relu"}, "'relu' is not one of"),
-        ({"hidden": ()}, "width"),
+        ({"hidden": ()}, "hidden is"),
+        ({"hidden": (64, 0)}, "each greater than 0"),
     ],
 )
 def test_senseless_settings_are_refused(settings, message):

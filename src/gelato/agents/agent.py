@@ -6,6 +6,7 @@ many. A new agent implements this class. `examples/own_agent.py` shows a complet
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -54,6 +55,10 @@ class AbstractAgent(ABC):
     """
 
     updates: int
+    # Whether the agent learns from imagined steps when the method has a fit.
+    imagines: ClassVar[bool] = False
+    # Whether the agent learns from logged steps.
+    reads_log: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -12,11 +12,11 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
-from gelato.agents.checks import require_positive
 from gelato.agents.networks import Actor, box_of
 from gelato.agents.replay import unpack
 from gelato.compilation import TRAINED_PASSES, Work, count_products, fuse_small_arrays
 from gelato.data.spaces import Discrete
+from gelato.errors import require_positive
 from gelato.mdp.pessimistic import Step
 from gelato.random_streams import CLONE, INIT, derive_key
 
@@ -45,7 +45,7 @@ class Cloning(AbstractAgent):
     """Updates between two rows of metrics."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "updates", "epoch")
+        require_positive(self, "hidden", "rate", "batch_size", "updates", "epoch")
 
     @property
     def updates_per_rollout(self) -> int:

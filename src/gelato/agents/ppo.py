@@ -16,12 +16,11 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
-from gelato.agents.checks import require_positive
 from gelato.agents.networks import Actor
 from gelato.compilation import TRAINED_PASSES, Work, count_products, fuse_small_arrays
 from gelato.data.spaces import ActionSpace
 from gelato.dynamics.interface import Latent
-from gelato.errors import InputError
+from gelato.errors import InputError, require_positive
 from gelato.mdp.pessimistic import State, Step, rollout, start_episodes
 from gelato.model.networks import MLP
 from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
@@ -66,6 +65,9 @@ class PPO(AbstractAgent):
     return on CartPole by a tenth.
     """
 
+    imagines = True
+    reads_log = False
+
     updates: int = 350_000
     """Imagined steps in all."""
     hidden: tuple[int, ...] = (64, 64)
@@ -102,7 +104,8 @@ class PPO(AbstractAgent):
     """Whether initial weights are orthogonal."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "updates", "episodes", "steps", "passes", "minibatches", "horizon")
+        require_positive(self, "hidden", "rate", "updates", "episodes", "steps")
+        require_positive(self, "passes", "minibatches", "horizon")
         if self.updates_per_rollout % self.minibatches:
             raise InputError(
                 f"{self.minibatches} minibatches do not divide {self.episodes} × {self.steps} "

@@ -18,13 +18,12 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
-from gelato.agents.checks import require_positive
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.compilation import Work, count_products, fuse_small_arrays
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.dynamics.interface import Latent
-from gelato.errors import InputError
+from gelato.errors import InputError, require_positive
 from gelato.mdp.pessimistic import Step, rollout, start_episodes
 from gelato.model.networks import every_member
 from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
@@ -67,6 +66,8 @@ class Draws(eqx.Module):
 class SAC(AbstractAgent):
     """Soft actor–critic. The paper uses `replay` 50,000 and `horizon` 5."""
 
+    imagines = True
+
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     actor_rate: float = 1e-4
@@ -93,7 +94,8 @@ class SAC(AbstractAgent):
     """Imagined steps that the replay buffer keeps."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "updates", "epoch", "branches", "horizon", "replay")
+        require_positive(self, "hidden", "actor_rate", "critic_rate", "target_rate", "batch_size")
+        require_positive(self, "updates", "epoch", "branches", "horizon", "replay")
         if not 0 < self.discount < 1:
             raise InputError(f"discount is {self.discount}; it must lie strictly between 0 and 1")
 

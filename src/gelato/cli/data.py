@@ -25,10 +25,10 @@ Ref = Annotated[
 @data.command(name="list")
 def list_() -> None:
     """List the named datasets, which of them are made already, and the other sources of data."""
-    from gelato.data import store
+    from gelato.data import list_sources, store
     from gelato.data.named import Named, list_made
     from gelato.data.recipes import RECIPES
-    from gelato.data.sources import NAMED, list_sources
+    from gelato.data.sources import NAMED
 
     rows = []
     for recipe in RECIPES.values():

@@ -24,6 +24,7 @@ from gelato.data.named import make_named, resolve_named
 from gelato.data.sources import (
     NAMED,
     Reference,
+    list_sources,
     load_reference,
     parse_reference,
     register_source,
@@ -32,6 +33,8 @@ from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.tasks.task import find_task
+
+__all__ = ["list_sources", "load", "register_source"]
 
 
 def load(reference: str | Path) -> Dataset:

@@ -30,6 +30,7 @@ from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.dynamics.fit import AbstractFit, AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import AbstractDynamics, Action, Embedded, Imagined, Latent
+from gelato.errors import InputError, require_positive
 from gelato.model.fit import normalise_batch
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import Scaling
@@ -68,6 +69,14 @@ class EnsembleConfig:
     """Weight decay of AdamW."""
     updates: int = 60_000
     """Updates in all."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "members", "elites", "hidden", "batch_size", "learning_rate")
+        require_positive(self, "updates")
+        if self.elites > self.members:
+            raise InputError(
+                f"elites is {self.elites}; it must be at most the number of members, {self.members}"
+            )
 
 
 class Member(eqx.Module):

@@ -10,6 +10,7 @@ from gelato.dynamics.interface import AbstractDynamics
 from gelato.model.latent import Scaling
 from gelato.model.networks import GaussianMLP
 from gelato.model.split import Split
+from gelato.model.training import FittedModel
 from gelato.uncertainty.build import Penalty
 from gelato.uncertainty.penalty import AbstractPenalty
 from gelato.uncertainty.registry import Space
@@ -60,6 +61,18 @@ class AbstractFit(ABC):
     @abstractmethod
     def fit(self, split: Split, folder: Path, seeds: tuple[int, ...]) -> AbstractFitted:
         """Fit every seed in a run folder, or read what was fitted there."""
+
+    def use_model(self, model: FittedModel) -> AbstractFitted | None:
+        """Return a latent model that was fitted earlier as dynamics, or None if this fit has none.
+
+        The fit is then not needed.
+        """
+        del model
+        return None
+
+    def describe_settings(self) -> dict[str, float]:
+        """Return the settings, by the name of a record's field, that tell policies apart."""
+        return {}
 
     def estimate_work(self, state_size: int, action_size: int) -> Work:
         """Estimate the cost of fitting one seed."""

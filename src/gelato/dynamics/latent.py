@@ -115,8 +115,14 @@ class LatentFit(AbstractFit):
         check_data(split, self.model)
 
     def fit(self, split: Split, folder: Path, seeds: tuple[int, ...]) -> "FittedLatent":
-        fitted = fit_latent_model(split, folder, self.model, seeds)
-        return FittedLatent(fitted, self.state_noise, self.noise_bound)
+        return self.use_model(fit_latent_model(split, folder, self.model, seeds))
+
+    def use_model(self, model: FittedModel) -> "FittedLatent":
+        return FittedLatent(model, self.state_noise, self.noise_bound)
+
+    def describe_settings(self) -> dict[str, float]:
+        largest = self.noise_bound * self.state_noise
+        return {"state_noise": self.state_noise, "largest_noise": largest}
 
     def estimate_work(self, state_size: int, action_size: int) -> Work:
         model = self.model

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gelato.data.transitions import Dataset
-from gelato.errors import InputError
+from gelato.errors import InputError, require_positive
 from gelato.model.networks import SMOOTH
 from gelato.model.objective import TERMS
 from gelato.tasks.task import change_settings, find_task
@@ -64,27 +64,13 @@ class ModelConfig:
     """Fraction of episodes held out, to choose the best weights and to measure accuracy."""
 
     def __post_init__(self) -> None:
-        positive = (
-            "latent_size",
-            "decoders",
-            "couplings",
-            "minimum_variance",
-            "input_scale",
-            "batch_size",
-            "learning_rate",
-            "updates",
-        )
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise InputError(
-                    f"the model's {name} is {getattr(self, name)}; it must be positive"
-                )
+        require_positive(self, "latent_size", "decoders", "couplings", "hidden", "forward_hidden")
+        require_positive(self, "minimum_variance", "input_scale", "batch_size")
+        require_positive(self, "learning_rate", "updates")
         if self.activation not in SMOOTH:
             raise InputError(f"activation {self.activation!r} is not one of {', '.join(SMOOTH)}")
         if min(self.variance_updates, self.variance_centres) < 0:
             raise InputError("variance_updates and variance_centres must not be negative")
-        if min(self.hidden, default=0) < 1 or min(self.forward_hidden, default=0) < 1:
-            raise InputError("networks need at least one layer of positive width")
 
     @property
     def term_weights(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from gelato.errors import InputError, first_line
+from gelato.errors import InputError, UserCodeError, first_line
 from gelato.progress import note
 from gelato.tasks.task import AbstractSimulator, find_task
 
@@ -47,7 +47,7 @@ def silence_mujoco() -> Iterator[None]:
 def check_environment(environment: str) -> None:
     """Make the environment once; raise `NotInstalledError` if it is not installed.
 
-    Any other error of its constructor becomes an `InputError` that keeps it as its cause.
+    Any other error of its constructor becomes a `UserCodeError`.
     """
     try:
         make_environment(environment).close()
@@ -57,7 +57,7 @@ def check_environment(environment: str) -> None:
             "name, install its package, or omit it"
         ) from error
     except Exception as error:
-        raise InputError(
+        raise UserCodeError(
             f"{environment}: the environment is installed, but making it failed "
             f"({type(error).__name__}: {first_line(error)}); correct its constructor or options"
         ) from error

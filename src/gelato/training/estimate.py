@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gelato.dynamics.latent import LatentFit
 from gelato.tasks.task import find_task
 from gelato.training.plan import Plan
 
@@ -25,7 +24,7 @@ def estimate_seconds(plan: Plan) -> float:
     seeds = len(plan.seeds)
     products = updates = programs = 0.0
     for fit in plan.fits:
-        if plan.fitted is None or not isinstance(fit, LatentFit):
+        if plan.given(fit) is None:
             work = fit.estimate_work(state_size, action_size)
             products += seeds * work.products
             updates, programs = updates + work.updates, programs + work.programs

@@ -9,7 +9,6 @@ from jaxtyping import PyTree
 
 from gelato.data.summary import episode_returns
 from gelato.dynamics.fit import AbstractFitted
-from gelato.dynamics.latent import LatentFit
 from gelato.errors import InputError
 from gelato.policy.deploy import deploy_all
 from gelato.policy.evaluate import Evaluator
@@ -209,15 +208,13 @@ class _Best:
 
 def describe_settings(method: Method, plan: Plan) -> Record:
     """Return the settings that reach the policies of one method, as fields of a record."""
-    fit = method.fit
-    noise = fit.state_noise if isinstance(fit, LatentFit) else None
-    largest = fit.noise_bound * fit.state_noise if isinstance(fit, LatentFit) else None
+    described = {} if method.fit is None else method.fit.describe_settings()
     return {
         "transitions": len(plan.dataset.transitions),
         "episodes": plan.settings.episodes,
         "discount": getattr(method.agent, "discount", None),
-        "state_noise": noise,
-        "largest_noise": largest,
+        "state_noise": described.get("state_noise"),
+        "largest_noise": described.get("largest_noise"),
         "penalty": name_penalty(method.penalty),
         "penalty_weight": method.penalty_weight,
         "real_fraction": method.real_fraction,

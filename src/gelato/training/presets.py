@@ -16,7 +16,7 @@ from gelato.data.transitions import Dataset
 from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
 from gelato.dynamics.fit import AbstractFit, PenaltySettings
 from gelato.dynamics.latent import LatentFit
-from gelato.errors import InputError
+from gelato.errors import InputError, require_positive
 from gelato.model.config import ModelConfig, preset
 from gelato.tasks.task import Config, PenaltyWeights, Settings, Task, change_settings, find_task
 from gelato.training.method import Method
@@ -58,9 +58,7 @@ class TrainSettings:
     """Episodes per evaluation."""
 
     def __post_init__(self) -> None:
-        for name in ("neighbours", "points", "evaluations", "episodes"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        require_positive(self, "neighbours", "points", "evaluations", "episodes")
 
     @property
     def penalties(self) -> PenaltySettings:
@@ -170,7 +168,7 @@ def change_method(
             )
         method = replace(method, penalty_weight=penalty_weight)
     if real_fraction is not None:
-        if not method.imagines or isinstance(method.agent, PPO):
+        if not method.mixes_real_data:
             raise InputError(
                 f"method {method.name} does not mix logged and imagined steps; "
                 "a fraction of real data changes nothing"

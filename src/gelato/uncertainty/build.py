@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gelato.data.transitions import Transitions, choose_evenly
-from gelato.errors import InputError
+from gelato.errors import InputError, UserCodeError
 from gelato.geometry import AbstractMetric, Composite, EnsemblePullback, prepare
 from gelato.model.latent import LatentModel
 from gelato.progress import note
@@ -100,7 +100,7 @@ def build_penalty(penalty: Penalty, inputs: PenaltyInputs) -> AbstractPenalty:
         raise InputError(f"penalty {name!r}: {error}") from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"penalty {name!r}: its build function failed with {reason}") from error
+        raise UserCodeError(f"penalty {name!r}: its build function failed with {reason}") from error
     if not isinstance(built, AbstractPenalty):
         raise InputError(
             f"penalty {name!r}: its build function returned a {type(built).__name__}. Return an "
