@@ -31,7 +31,7 @@ def check_rooms(fitted: FittedModel) -> None:
         name = shorten_reference(fitted.dataset.reference)
         raise InputError(f"{folder}: was fitted to {name}. Fit a model to four-rooms")
     if size != 2:
-        raise InputError(f"{folder}: has {size} latent dimensions; the figure needs 2")
+        raise InputError(f"{folder}: has {size} latent dimensions; the plan needs 2")
 
 
 def encode_cells(fitted: FittedModel, model: LatentModel) -> Float[np.ndarray, "cells latent"]:
