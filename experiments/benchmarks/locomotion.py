@@ -102,9 +102,11 @@ def _train(
     start = time.monotonic()
     records = train(dataset, run, methods, seeds=arguments.seeds, model=model)
     seconds = time.monotonic() - start
-    own = {row["method"]: row for row in rows}
+    settings = {row["method"]: row for row in rows}
     merge_records(
-        arguments.results, [{**r, **own[r["method"]], "device": device()} for r in records], KEYS
+        arguments.results,
+        [{**r, **settings[r["method"]], "device": device()} for r in records],
+        KEYS,
     )
     what = f"from the data of {name} to {', '.join(names)}, {arguments.seeds} seeds"
     print(f"{what}: {seconds:.0f} s", flush=True)
