@@ -1,4 +1,4 @@
-"""An agent of your own: implicit Q-learning (IQL), which learns from the log alone.
+"""Example of an agent: implicit Q-learning (IQL), which learns from logged data only.
 
     L_V = E |τ − 1(u < 0)| u²,  u = min Q(z, a) − V(z)        (expectile regression)
     L_Q = E (r + γ (1 − end) V(z′) − Q(z, a))²
@@ -24,7 +24,7 @@ from gelato.mdp import Step
 
 
 class Networks(eqx.Module):
-    """What is trained."""
+    """The networks that training updates."""
 
     actor: Actor
     critics: Critic
@@ -32,7 +32,7 @@ class Networks(eqx.Module):
 
 
 class IQLState(eqx.Module):
-    """What training carries from update to update."""
+    """The training state of one policy."""
 
     networks: Networks
     target_critics: Critic
@@ -122,13 +122,13 @@ def log_density(actor: Actor, z: Array, action: Array) -> Float[Array, ""]:
         return actor.log_probabilities(z) @ action
     low, high = jnp.array(actor.space.low), jnp.array(actor.space.high)
     unit = (2 * action - low - high) / (high - low)
-    # Actions at the edge of the box have an infinite choice, so they move inside a little.
+    # `arctanh` is infinite at the edge of the box, so such actions are moved inside a little.
     choice = jnp.arctanh(jnp.clip(unit, -0.999, 0.999))
     return actor.density_and_entropy(z, choice)[0]
 
 
 def main() -> None:
-    """Train IQL on a small log with two seeds."""
+    """Train IQL on a small dataset with two seeds."""
     agent = IQL(hidden=(64, 64), rate=1e-3, discount=0.95, updates=3_000, epoch=500)
     settings = gelato.TrainSettings(evaluations=2, episodes=5)
     with tempfile.TemporaryDirectory() as run:

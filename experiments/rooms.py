@@ -1,9 +1,9 @@
-"""Compare the learned geometry of Four Rooms with the truth, for all pairs of free cells.
+"""Compare the learned geometry of Four Rooms with walking distances of all pairs of free cells.
 
 There are four distances. *Land* is the length of the shortest walk around walls. *Position* is the
-Euclidean distance between cells. *Latent* is the Euclidean distance between the encoder's means.
-*Geodesic* is the distance between these means under the metric of the decoders (Theorem 1, averaged
-over the ensemble).
+straight-line distance between cells. *Latent* is the Euclidean distance between the encoder's
+means. *Geodesic* is the distance between these means under the metric of the decoders (Theorem 1,
+averaged over the ensemble).
 """
 
 import numpy as np
@@ -25,11 +25,11 @@ NEAR_CELLS, DETOUR = 3, 1.9
 
 
 def check_rooms(fitted: FittedModel) -> None:
-    """Raise an error unless the model has two latent dimensions and was fitted to Four Rooms."""
+    """Raise an InputError if the model is not of Four Rooms or not two-dimensional."""
     folder, size = fitted.run.folder, fitted.config.latent_size
     if fitted.dataset.environment != FOUR_ROOMS.environment:
         name = shorten_reference(fitted.dataset.reference)
-        raise InputError(f"{folder}: was fitted to {name}; fit a model to four-rooms")
+        raise InputError(f"{folder}: was fitted to {name}. Fit a model to four-rooms")
     if size != 2:
         raise InputError(f"{folder}: has {size} latent dimensions; the plan needs 2")
 

@@ -1,4 +1,4 @@
-"""Tables of the docs that combine several records in a row."""
+"""Tables of the docs whose rows combine several records."""
 
 from collections.abc import Sequence
 

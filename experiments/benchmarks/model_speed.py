@@ -1,4 +1,4 @@
-"""Measure updates per second of the model's fit at the paper's size, for one and several seeds.
+"""Measure updates per second of a model fit with the paper's sizes, for one and several seeds.
 
 python experiments/benchmarks/model_speed.py hopper-medium --seeds 1 5
 """
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parents[2] / "results" / "speed.json"
 
 
 def seconds_per_block(reference: str, seeds: int, updates: int, blocks: int) -> float:
-    """The median time of a block of updates of all seeds, after one that compiles."""
+    """Return the median time of a block of updates of all seeds, without compilation."""
     dataset = load(reference)
     split = split_dataset(dataset, PAPER.held_out_fraction, rewards_to_unit_range=True)
     train, numbers = split.train, jnp.arange(seeds)
@@ -38,7 +38,7 @@ def seconds_per_block(reference: str, seeds: int, updates: int, blocks: int) -> 
 
 
 def main() -> None:
-    """Time every number of seeds and record it against one."""
+    """Time every number of seeds and compare it with one seed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""The paper's figure of Four Rooms: volume measure, geodesic, latent and land distance.
+"""Draw the Four Rooms figure of the paper: volume, geodesic, latent and land distance.
 
 python experiments/figures/four_rooms.py --run RUN --out FILE.png
 """
@@ -19,13 +19,14 @@ from gelato.report.latent_space import decoder_metric, draw_volume, measure_plan
 from gelato.report.style import GREY, INK, MARK, SHADE, save
 from gelato.tasks.four_rooms import FREE, SIZE, free_cells, land_distances
 
-# In the first room, next to the wall: the cell behind the wall is near by air and far by land.
+# This cell is next to a wall. The cell behind the wall is near in a straight line, but far to walk.
 MARKED = (0, 6)
 
 
 def draw_four_rooms(request: FigureRequest) -> None:
-    """Draw (a) codes over `√det G`, then (b) geodesic, (c) latent and (d) land distance to a marked
-    cell.
+    """Draw codes over `√det G` (a), and distances to a marked cell.
+
+    The distances are geodesic (b), latent (c) and land distance (d).
     """
     fitted = request.load_model()
     check_rooms(fitted)
@@ -57,7 +58,7 @@ def _draw_plan(axes: Axes, distances: Float[np.ndarray, " cells"]) -> AxesImage:
     values = np.full(FREE.shape, np.nan)
     values[FREE] = distances
     image = axes.imshow(values, extent=(0, SIZE, SIZE, 0), vmin=0, interpolation="none")
-    # Hatched, so that a wall does not look like a distance, even in grey.
+    # Walls are hatched, so that they do not look like a distance, even in grey.
     axes.add_patch(
         Rectangle((0, 0), SIZE, SIZE, hatch="//////", fc=SHADE, ec=GREY, linewidth=0, zorder=-1)
     )

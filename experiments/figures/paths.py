@@ -1,4 +1,4 @@
-"""Where policies walk in Four Rooms: the data with its hole, the penalty, and each method's walks.
+"""Draw the walks of policies in Four Rooms, next to the data with its hole and the penalty.
 
 python experiments/figures/paths.py --run RUN --out FILE.png
 """
@@ -37,13 +37,13 @@ _HOLE = next(recipe.hole for recipe in RECIPES.values() if recipe.hole is not No
 def draw_paths(request: FigureRequest) -> None:
     """Draw data, penalty and walks of a run of `gelato train four-rooms-hole`.
 
-    Of several seeds, draw the one that its pessimistic MDP values most.
+    For each method, draw the seed with the highest critic value.
     """
     run = request.run
     policies = most_valued(run)
     if policies[0].environment != FOUR_ROOMS_GOAL.environment:
         name = shorten_reference(policies[0].dataset)
-        raise InputError(f"{run}: was trained on {name}; train on four-rooms-hole")
+        raise InputError(f"{run}: was trained on {name}. Train on four-rooms-hole")
     given = Run(run).description.get("model")
     fitted = load_model(Path(given) if given else run / "model")
     figure = Figure(figsize=(2.9 * (2 + len(policies)), 3.5), layout="constrained")
@@ -125,7 +125,7 @@ def _draw_walks(axes: Axes, trained: TrainedPolicy) -> None:
             cells.append(info["cell"])
             total, ended = total + float(reward), terminated or truncated
         returns.append(total)
-        # Slightly shifted, so that walks over the same cells stay visible.
+        # Each walk is shifted slightly, so that walks over the same cells stay visible.
         walk = np.array(cells) + (seed - _WALKS / 2) * 0.06
         axes.plot(walk[:, 1], walk[:, 0], color=INK, linewidth=0.9, alpha=0.8, zorder=2)
         axes.plot(*walk[0, ::-1], "o", color=INK, markersize=3, zorder=2)
