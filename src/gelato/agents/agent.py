@@ -1,7 +1,8 @@
-"""The interface of every agent: how one policy begins, imagines and learns.
+"""The interface of every agent: initialise one policy, imagine steps with it, and update it.
 
-The training program (`training/program.py`) calls these methods for one policy; `vmap` makes them
-many. A new agent implements this class. `examples/own_agent.py` shows a complete one.
+The training program (`training/program.py`) calls these methods for one policy and uses `vmap` to
+train many policies. A new agent implements this class. `examples/own_agent.py` shows a complete
+one.
 """
 
 from abc import ABC, abstractmethod
@@ -67,12 +68,12 @@ class AbstractAgent(ABC):
 
     @property
     def total(self) -> int:
-        """The number of updates in all."""
+        """The total number of updates."""
         return self.updates
 
     @abstractmethod
     def init(self, view: View, *, key: PRNGKeyArray) -> PyTree:
-        """Return an untrained policy and everything that training carries along."""
+        """Return an untrained policy and the rest of the training state."""
 
     def imagine(
         self, view: View, state: PyTree, *, key: PRNGKeyArray
@@ -88,7 +89,7 @@ class AbstractAgent(ABC):
     def learn(
         self, view: View, state: PyTree, steps: Step | None, updates: int, *, key: PRNGKeyArray
     ) -> tuple[PyTree, Metrics]:
-        """Update the policy and return it with the means of what was measured."""
+        """Update the policy. Return the new state and the mean of each metric."""
 
     @abstractmethod
     def actor(self, state: PyTree) -> Actor:

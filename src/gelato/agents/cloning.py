@@ -40,7 +40,7 @@ class Cloning(AbstractAgent):
     batch_size: int = 256
     """Transitions per update."""
     updates: int = 300_000
-    """Updates in all."""
+    """Total number of updates."""
     epoch: int = 1_000
     """Updates between two rows of metrics."""
 

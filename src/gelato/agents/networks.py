@@ -40,7 +40,7 @@ class Actor(eqx.Module):
     def sample(
         self, z: Float[Array, " latent"], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, " action"], Choice]:
-        """Draw `a ~ π(·|z)`, and the choice behind it with its log-density (`draw`)."""
+        """Sample an action. Return it with its choice (see `draw`) and the log-density."""
         choice, log_density = self.draw(z, key=key)
         return self.action(choice), (choice, log_density)
 
@@ -71,8 +71,8 @@ class Actor(eqx.Module):
     ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
         """Draw a choice and its log-density.
 
-        A discrete choice is one-hot. A continuous choice is the action before the squashing, which
-        cancels in every ratio of densities.
+        A discrete choice is one-hot. A continuous choice is the action before tanh. The Jacobian of
+        tanh cancels in density ratios.
         """
         if isinstance(self.space, Discrete):
             log_pi = self.log_probabilities(z)
@@ -83,7 +83,7 @@ class Actor(eqx.Module):
         return raw, jnp.sum(_gaussian_density(raw, mean, log_std))
 
     def action(self, choice: Float[Array, " action"]) -> Float[Array, " action"]:
-        """Return the action that a choice stands for."""
+        """Convert a choice (one-hot, or the action before tanh) to an action."""
         return choice if isinstance(self.space, Discrete) else self._into_box(jnp.tanh(choice))
 
     def density_and_entropy(

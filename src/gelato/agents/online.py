@@ -1,4 +1,7 @@
-"""PPO in real environments on all cores: how the policies behind the driving datasets are made."""
+"""Train PPO in real environments on all cores.
+
+The behaviour policies of the driving datasets were made with it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ class ReplayBuffer(eqx.Module):
         return jnp.minimum(self.written, self.rows.shape[0])
 
     def write(self, rows: Float[Array, "n columns"]) -> "ReplayBuffer":
-        """Write rows over the oldest. If there are more than fit, keep the last."""
+        """Overwrite the oldest rows. If `rows` exceeds the capacity, keep only its last rows."""
         capacity = self.rows.shape[0]
         kept = rows[-capacity:]
         skipped = len(rows) - len(kept)

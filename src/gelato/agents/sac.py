@@ -5,7 +5,8 @@ replay buffer and then updates on batches of both. Everything here is for one po
 
     target = clip(r + γ (1 − end) V(z′)),      V(z) = E_{a~π} [minᵢ Qᵢ(z, a) − α log π(a|z)]
 
-The clip is to what the reward range allows, so that an overestimated value cannot feed itself.
+Targets are clipped to the values that the range of rewards allows. This stops an overestimated
+value from growing through its own targets.
 """
 
 import math
@@ -46,7 +47,7 @@ class SACNetworks(eqx.Module):
 
 
 class SACState(eqx.Module):
-    """What training carries from update to update; everything a checkpoint needs."""
+    """State of the training between updates. A checkpoint stores exactly this."""
 
     networks: SACNetworks
     target_critics: Critic
@@ -70,27 +71,27 @@ class SAC(AbstractAgent):
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     actor_rate: float = 1e-4
-    """Learning rate of the actor. It falls to zero along a cosine."""
+    """Learning rate of the actor. It decays to zero on a cosine schedule."""
     critic_rate: float = 3e-4
     """Learning rate of the critics and the temperature."""
     discount: float = 0.99
     """Discount factor γ."""
     target_rate: float = 0.005
-    """Share of the new critics in the target critics after each update."""
+    """Weight of the critics in each update of the target critics (Polyak averaging)."""
     initial_temperature: float = 1.0
-    """First entropy temperature α."""
+    """Initial entropy temperature α."""
     batch_size: int = 256
     """Transitions per update."""
     updates: int = 300_000
-    """Updates in all."""
+    """Total number of updates."""
     epoch: int = 1_000
     """Updates between two rollouts, and between two rows of metrics."""
     branches: int = 2_000
-    """Imagined episodes per rollout."""
+    """Number of imagined episodes in each rollout phase."""
     horizon: int = 5
     """Steps of an imagined episode."""
     replay: int = 50_000
-    """Imagined steps that the replay buffer keeps."""
+    """Capacity of the replay buffer, in imagined steps."""
 
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "updates", "epoch", "branches", "horizon", "replay")
@@ -144,7 +145,8 @@ class SAC(AbstractAgent):
         def update(state: SACState, draws: Draws) -> tuple[SACState, Array]:
             return self.update(view, state, draws)
 
-        # All draws of a block together: on an accelerator every draw is a kernel.
+        # Draw the random numbers of a whole block at once: on an accelerator every draw costs one
+        # kernel.
         draws = jax.vmap(draw)(state.step + jnp.arange(updates))
         state, metrics = jax.lax.scan(update, state, draws)
         return state, dict(zip(METRICS, jnp.mean(metrics, axis=0), strict=True))
@@ -190,7 +192,8 @@ class SAC(AbstractAgent):
     def value_bounds(self, view: View) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the lowest and the highest possible value.
 
-        The highest is the largest reward forever, or once if that is less.
+        The upper bound is `max(r, r / (1 − γ))` for the largest logged reward `r`. The lower bound
+        is `min(r, r / (1 − γ))` for the smallest logged reward minus the largest assumed penalty.
         """
         low, high = view.reward_range
         lowest = low - _LARGEST_PENALTY * view.penalty_weight
@@ -214,7 +217,7 @@ class SAC(AbstractAgent):
         batch: Experience,
         noise: Float[Array, "2 size action"],
     ) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-        """Return the sum of three losses. Each has a gradient to its own part alone."""
+        """Return the sum of three losses. Each loss has gradients only for its own parameters."""
         actor = networks.actor
         temperature = jax.lax.stop_gradient(jnp.exp(networks.log_temperature))
         after, _ = soft_values(actor, target_critics, batch.next_latents, temperature, noise[0])
@@ -292,9 +295,7 @@ def minimum_value(
 
 
 def target_entropy(space: ActionSpace) -> float:
-    """What the temperature is tuned for: `−d_A` for a box, a tenth of the largest there is for
-    discrete actions.
-    """
+    """Return the target entropy: `−d_A` for a box, a tenth of the maximum for discrete actions."""
     if isinstance(space, Discrete):
         return _DISCRETE_ENTROPY * math.log(space.n)
     return -float(space.size)

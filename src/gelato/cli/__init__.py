@@ -25,8 +25,10 @@ Start with `gelato data list`, then `gelato data info four-rooms`. `gelato --ver
 version."""
 
 app = Commands()
-app.command(data, name="data", help="See, make and import logged transitions.")
-app.command(model, name="model", help="Fit the latent model of dynamics and see how good it is.")
+app.command(
+    data, name="data", help="List, generate, summarise and import datasets of logged transitions."
+)
+app.command(model, name="model", help="Fit the latent dynamics model and measure its accuracy.")
 app.command(name="uncertainty")(uncertainty)
 app.command(name="trust")(trust)
 app.command(name="train")(train)
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(1)
         _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
     except MemoryError:
-        _fail("not enough memory for data of that size; use fewer transitions", 2)
+        _fail("not enough memory for this dataset; use fewer transitions", 2)
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except KeyboardInterrupt:
         _fail(
-            "interrupted; finished work is kept, and no half-written file is left",
+            "interrupted; finished work is saved. Repeat the command to continue",
             exit_code(),
         )
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,11 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     first, *others = columns
     cells = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False)
-    table.add_column(first, min_width=max((len(row[0]) for row in cells), default=None))
+    if cells:
+        width = max(len(row[0]) for row in cells)
+        table.add_column(textwrap.fill(first, max(width, 20)), no_wrap=True)
+    else:
+        table.add_column(first)
     for column in others:
         table.add_column(column)
     for row in cells:
@@ -54,21 +59,21 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def check_picture(path: Path | None) -> None:
-    """Refuse a path that no picture can be written to, before any work is done."""
+    """Raise an error early if no picture can be written to the path."""
     if path is not None and path.suffix not in (".png", ".pdf", ".svg"):
         raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
     check_file(path)
 
 
 def check_records(path: Path | None) -> None:
-    """Refuse a path that no records can be merged into."""
+    """Raise an error early if records cannot be merged into the file."""
     check_file(path)
     if path is not None:
         read_records(path)
 
 
 def check_file(path: Path | None) -> None:
-    """Refuse a path that no file can be written to."""
+    """Raise an error early if no file can be written to the path."""
     if path is None:
         return
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Behaviour policies of the named datasets: uniform actions, and trained policies in the package.
+"""Behaviour policies of the named datasets: uniform actions, and trained policies in this package.
 
 The policies use NumPy only: worker processes that step a simulator do not need JAX.
 """

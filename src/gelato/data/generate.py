@@ -25,7 +25,8 @@ from gelato.tasks.environments import make_environment
 from gelato.tasks.four_rooms import cell_at, in_region
 from gelato.tasks.workers import worker_pool
 
-# Steps per task of a worker: enough to hide the cost of submitting it, few enough to share evenly.
+# Steps per task of a worker: large enough that the cost of submitting a task is small, and small
+# enough to balance the workers.
 _STEPS_PER_TASK = 2_000
 
 
@@ -61,7 +62,7 @@ def amount(recipe: Recipe, episode: Episode) -> int:
 def generate(
     recipe: Recipe, size: int, *, seed: int, workers: int | None = None
 ) -> Iterator[Episode]:
-    """Yield exactly `size` transitions or episodes, an equal share from each policy."""
+    """Yield `size` transitions or episodes, the same number from each policy."""
     workers = workers or os.cpu_count() or 1
     parts = len(recipe.policies)
     try:

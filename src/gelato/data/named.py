@@ -49,8 +49,8 @@ def resolve_named(parsed: Reference) -> Named:
     if ":" in name:
         prefix = name.partition(":")[0]
         raise InputError(
-            f"no source is called {prefix!r}; write {describe_sources()}, or name the plugin that "
-            "registers it in GELATO_PLUGINS"
+            f"unknown data source {prefix!r}. Write {describe_sources()}. If a plugin registers "
+            "this source, list the plugin in GELATO_PLUGINS"
         )
     recipe = find_recipe(name)
     default = Named(recipe, recipe.size)
@@ -58,7 +58,7 @@ def resolve_named(parsed: Reference) -> Named:
         wrong = {"transitions", "episodes"} - {recipe.unit}
         if wrong & parsed.options.keys():
             raise InputError(
-                f"{recipe.name} is counted in {recipe.unit}; write {recipe.name},{recipe.unit}=N"
+                f"{recipe.name} has its size in {recipe.unit}. Write {recipe.name},{recipe.unit}=N"
             )
         size = _whole(parsed, recipe.unit, recipe.size, least=1)
         return Named(recipe, size, _whole(parsed, "seed", 0, least=0))

@@ -46,32 +46,32 @@ from gelato.uncertainty.penalty import NO_EXCLUSION, AbstractPenalty, Scalar
 from gelato.uncertainty.registry import register_penalty
 
 _HELD_OUT_ROWS = 4096
-# Bounds on log σ², softly kept, as in PETS and MOPO.
+# Soft bounds on log σ², as in PETS and MOPO.
 _LOG_VARIANCE = (-12.0, 1.0)
 
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """Settings of the ensemble and its fit; the sizes are MOPO's."""
+    """Settings of the ensemble and its fit; the sizes are those of MOPO."""
 
     members: int = 7
     """Networks in the ensemble."""
     elites: int = 5
-    """Networks that imagine steps: those with the smallest held-out loss."""
+    """Number of networks used for rollouts: those with the smallest held-out loss."""
     hidden: tuple[int, ...] = (200, 200, 200, 200)
     """Widths of the hidden layers."""
     batch_size: int = 256
     """Transitions per update and network."""
     learning_rate: float = 1e-3
-    """First learning rate. It falls to a hundredth along a cosine."""
+    """Initial learning rate. It decays to 1% on a cosine schedule."""
     weight_decay: float = 5e-5
     """Weight decay of AdamW."""
     updates: int = 60_000
-    """Updates in all."""
+    """Total number of updates."""
 
 
 class Member(eqx.Module):
-    """One network: `(s, a) ↦ N(μ, σ²)` over state change and reward, and the odds of an end."""
+    """One network: `(s, a) ↦ N(μ, σ²)` for state change and reward, and a termination logit."""
 
     network: MLP
 
@@ -111,8 +111,8 @@ class StateDynamics(AbstractDynamics):
             ended = jax.random.bernoulli(end_key, jax.nn.sigmoid(ends[which]))
         else:
             ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
-        # Kept where the data reaches: beyond it a network extrapolates without end. The rule sees
-        # the state itself.
+        # Clip the state to the range of the data, because networks extrapolate without bound
+        # outside it. The termination rule gets the state before clipping.
         return Imagined(jnp.clip(state, self.low, self.high), reward, ended)
 
     def predict(self, embedding: Embedded) -> tuple[Gaussian, Float[Array, " members"]]:
@@ -121,7 +121,7 @@ class StateDynamics(AbstractDynamics):
 
 
 class LargestDeviation(AbstractPenalty):
-    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d` over all members: MOPO's."""
+    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d` over all members, as in MOPO."""
 
     dynamics: StateDynamics
 
@@ -322,7 +322,7 @@ def _take_members(members: Member, chosen: Int[Array, "seeds members"]) -> Membe
 
 @dataclass(frozen=True)
 class EnsembleFit(AbstractFit):
-    """The fit of MOPO's ensemble."""
+    """The fit of the ensemble of MOPO."""
 
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     """Settings of the ensemble."""
@@ -406,14 +406,17 @@ def _build_largest_deviation(inputs: PenaltyInputs) -> LargestDeviation:
 
 
 register_penalty(
-    "largest-deviation", _build_largest_deviation, ("state",), "largest σ of the ensemble (MOPO's)"
+    "largest-deviation",
+    _build_largest_deviation,
+    ("state",),
+    "largest σ of the ensemble, as in MOPO",
 )
 
 
 def _calibrate(
     penalty: AbstractPenalty, dynamics: StateDynamics, train: Transitions
 ) -> AbstractPenalty:
-    """Calibrate on the data, and on states that lie beyond it with random actions."""
+    """Calibrate on the data, and on out-of-distribution states with random actions."""
     rows = np.random.default_rng(0).permutation(len(train))[: 2 * SAMPLE]
     batch = normalise_batch(train[rows], dynamics.scaling, jnp.zeros((len(rows), 0)))
     half = len(rows) // 2

@@ -17,7 +17,7 @@ from gelato.uncertainty.registry import Space
 
 @dataclass(frozen=True)
 class PenaltySettings:
-    """Where penalties look for neighbours: `neighbours` of them among `points` transitions."""
+    """Settings of the penalties' search: find `neighbours` among `points` transitions."""
 
     neighbours: int = 20
     points: int = 100_000
@@ -42,11 +42,14 @@ class AbstractFitted(ABC):
 
 
 class AbstractFit(ABC):
-    """Settings of a fit, as a frozen dataclass. Methods with equal fits share what was fitted."""
+    """Settings of a fit, as a frozen dataclass.
+
+    Methods with equal fits share the fitted dynamics.
+    """
 
     # The folder of the run in which the fit keeps its files.
     folder: str
-    # Where a penalty of this fit lives (`register_penalty`).
+    # The space in which penalties of this fit work (see `register_penalty`).
     space: Space
 
     @property
@@ -55,7 +58,7 @@ class AbstractFit(ABC):
         return 0.1
 
     def check(self, split: Split) -> None:  # noqa: B027 - nothing to check is a valid answer
-        """Refuse data that cannot be fitted, before any file is written."""
+        """Raise an `InputError` for data that cannot be fitted, before any file is written."""
 
     @abstractmethod
     def fit(self, split: Split, folder: Path, seeds: tuple[int, ...]) -> AbstractFitted:

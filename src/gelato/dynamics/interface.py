@@ -28,7 +28,7 @@ class AbstractDynamics(eqx.Module):
 
     @abstractmethod
     def encode(self, state: Float[Array, " state"]) -> Latent:
-        """Return what the policy sees of a normalised state."""
+        """Encode a normalised state as the policy's input."""
 
     @abstractmethod
     def embed(self, latent: Latent, action: Action) -> Embedded:

@@ -37,7 +37,7 @@ class StateNoise(eqx.Module):
     """The standard deviation of the noise on an imagined state: `min(factor·σ, largest)`.
 
     σ is a decoder's standard deviation. Away from the data it can be hundreds of times larger than
-    on the data. Without the bound the noise would throw states out of the data.
+    on the data. Without the bound, noise would move states far from the data.
     """
 
     factor: Float[Array, "*batch"]
@@ -48,10 +48,12 @@ class StateNoise(eqx.Module):
 
 
 class LatentDynamics(AbstractDynamics):
-    """The latent model. A known rule on decoded states ends episodes, or else the learned head.
+    """The latent model as dynamics.
+
+    Episodes end by a known rule on decoded states. Without a rule, the learned head decides.
 
     With `noise`, an imagined state is drawn around the mean of a random decoder and encoded again.
-    A policy that relies on the last decimal of the model's prediction then loses its advantage.
+    Then a policy cannot exploit tiny details of the model's prediction.
     """
 
     model: LatentModel
@@ -208,9 +210,9 @@ def make_latent_dynamics(
 
 
 def check_state_noise(noise: float) -> None:
-    """Refuse what is not a size of noise."""
+    """Raise an error if the state noise is not a finite number of at least 0."""
     if not 0 <= noise < math.inf:
-        raise InputError(f"state_noise is {noise}; it must be a finite number of at least 0")
+        raise InputError(f"state_noise={noise}: must be a finite number of at least 0")
 
 
 @eqx.filter_jit

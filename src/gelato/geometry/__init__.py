@@ -1,8 +1,8 @@
 """Metrics, geodesics and neighbours for any JAX function, independent of reinforcement learning.
 
-A metric is a value `point -> G`; a solver is a value `(metric, a, b) -> Geodesic`. Both take single
-points; use `vmap` for batches. Use `distance` inside compiled programs, and `distances`, `pairwise`
-and `connecting_geodesic` on the host.
+A metric is an immutable function object `point -> G`; a solver is one `(metric, a, b) -> Geodesic`.
+Both take single points; use `vmap` for batches. Use `distance` inside compiled programs, and
+`distances`, `pairwise` and `connecting_geodesic` on the host.
 """
 
 from gelato.geometry.composite import (

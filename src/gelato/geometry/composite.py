@@ -84,7 +84,7 @@ class ProbedScale(AbstractScaleTerm):
 
 
 class Composite(AbstractImmersed):
-    """Theorem 2's metric for a forward model and an ensemble of decoders.
+    """The metric of Theorem 2 for a forward model and an ensemble of decoders.
 
     The forward model is `e -> (μ_F, σ_F)`; the decoders are `x -> ([M, out] means, [M, out]
     scales)`. `noise` holds standard normal draws: `Ḡ` is averaged over `x = μ_F + σ_F ⊙ noise`. By
@@ -162,7 +162,10 @@ def probe(metric: Composite, latent: int, probes: int = 1, *, key: PRNGKeyArray)
 
 
 def sample(metric: Composite, latent: int, samples: int, *, key: PRNGKeyArray) -> Composite:
-    """Return the metric with `Ḡ` averaged over draws `x ~ F(·|e)` instead of taken at the mean."""
+    """Return the metric whose `Ḡ` is averaged over samples `x ~ F(·|e)`.
+
+    By default `Ḡ` is taken at the mean of `F`.
+    """
     return Composite(
         metric.forward, metric.decoder, jr.normal(key, (samples, latent)), metric.scale_term
     )

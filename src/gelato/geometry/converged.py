@@ -5,9 +5,9 @@
 with Legendre shape functions `φⱼ` and Gauss nodes `t_q`: for a smooth metric the error falls
 exponentially in the number of modes. Because `∫φⱼ'φₖ' = δⱼₖ`, the energy's Hessian is `2G` for
 every mode if `G` is constant. The coefficients are therefore divided by the Cholesky factor of the
-mean `G` along the start, damped by its own diagonal so that units do not matter. This brings the
-Hessian near the identity, and L-BFGS converges in tens of evaluations even if `G` is nearly
-singular. The solver works for any metric.
+mean `G` along the start, with damping proportional to its diagonal, so that the result does not
+depend on units. This brings the Hessian near the identity, and L-BFGS converges in tens of
+evaluations even if `G` is nearly singular. The solver works for any metric.
 """
 
 import equinox as eqx
@@ -41,7 +41,10 @@ class Converged(AbstractSolver):
         return self.refine(metric, straight(a, b, Legendre(self.modes)))
 
     def refine(self, metric: AbstractMetric, start: Curve) -> Geodesic:
-        """Shorten a given curve by descent; the result is never longer than that curve."""
+        """Shorten a given curve by minimising its energy.
+
+        The result is never longer than the given curve.
+        """
         fixed = jax.lax.stop_gradient(start)
         scale = energy(metric, fixed, self.nodes)
         L = _factor(metric, fixed, self.damping)

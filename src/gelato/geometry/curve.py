@@ -2,8 +2,8 @@
 
     γ(t) = (1 − t)a + tb + Σⱼ cⱼ φⱼ(t),    φⱼ(0) = φⱼ(1) = 0
 
-Every curve is linear in its coefficients and has the right ends, so that solvers differ only in how
-they choose `c`. Lengths and energies are integrals of the speed `√(γ'ᵀGγ')` by Gauss–Legendre
+Every curve is linear in its coefficients, starts at `a` and ends at `b`. Solvers differ only in
+how they choose `c`. Lengths and energies are integrals of the speed `√(γ'ᵀGγ')` by Gauss–Legendre
 quadrature. Exact speeds avoid the bias of chords, and few nodes are enough because the speed is
 constant along a geodesic.
 """

@@ -2,8 +2,9 @@
 
 `distance` is pure and differentiable, for use inside compiled programs. The other functions run on
 the host. They process pairs in chunks of one compiled shape, so that a million pairs need the
-memory of one chunk, and they refuse results that are not finite. In two dimensions `Converged` also
-starts from the shortest path on a graph, and the shorter curve wins.
+memory of one chunk, and they raise an error if a result is not finite. In two dimensions
+`Converged` runs a second time from the shortest path on a graph, and the shorter of the two curves
+is returned.
 """
 
 from collections.abc import Callable
@@ -121,7 +122,10 @@ def geodesics(
     solver: AbstractSolver | None = None,
     chunk_size: int | None = None,
 ) -> Geodesic:
-    """Find the geodesic of each pair (default solver: `Converged`); arrays have the pair first."""
+    """Find the geodesic of each pair (default solver: `Converged`).
+
+    The pair is the first axis of all arrays.
+    """
     return _solve_pairs(metric, starts, ends, solver or Converged(), chunk_size, _keep_all)
 
 

@@ -1,9 +1,9 @@
 """Geodesics on a graph: shortest paths by Dijkstra over nearest neighbours.
 
 The length of an edge is the length of the straight line between its ends. A graph has no local
-minima, so its paths are good starts for the converged solver where walls and folds lie in between.
-Its lengths are upper bounds, and close to the distance only in two dimensions. This code runs on
-the host (SciPy, imported on use) and cannot be `jit`ted.
+minima, so its paths are good initial curves for `Converged` if walls or folds lie between the
+points. Its lengths are upper bounds, and close to the distance only in two dimensions. This code
+runs on the host (SciPy, imported on use) and cannot be `jit`ted.
 """
 
 from typing import TYPE_CHECKING, NamedTuple

@@ -18,7 +18,10 @@ SUFFICIENT, SHRINK, SMALLEST_STEP = 1e-4, 0.3, 1e-5
 
 
 class Minimum(eqx.Module):
-    """The result of a minimisation; `converged`: one more step gains less than the tolerance."""
+    """The result of a minimisation.
+
+    `converged` is true if one more step would gain less than the tolerance.
+    """
 
     argument: Vector
     value: Scalar

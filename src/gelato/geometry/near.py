@@ -14,16 +14,16 @@ neglected terms are smaller by a factor of order `‖b − a‖`. The minimiser 
 which removes the tangential part of the gaps. To leading order this is the geodesic equation. A few
 steps of conjugate gradients solve the least-squares problem. Each step takes one product with `J_m`
 and one with its transpose; forming `J_m` would take one product per dimension. Early stopping damps
-the solution: steps stay in directions that are long in the ambient space, nearly singular
-directions are avoided, and the result does not depend on units.
+the solution. Steps use directions that are long in the ambient space and avoid nearly singular
+directions. The result does not depend on units.
 
 Only inner points move, so that one round on two segments costs four decoded points and the
 products. The error of a polygon's length is of second order in its chords. With half as many
 segments it is four times as large, so the error of `(4 L_S − L_{S/2})/3` is of fourth order. This
 length is at least `L_S ≥ ‖c_S − c₀‖`, the lower bound of every distance. If the same formula gives
 a shorter length for the straight line, the result is the straight line. Two segments are enough for
-near pairs. For far pairs the result may be less than the length of the geodesic, at `d = 2` by more
-than the error of the straight line; use `Converged` there.
+near pairs. For far pairs the result may be shorter than the geodesic. In two dimensions this error
+can be larger than that of the straight line; use `Converged` there.
 """
 
 import equinox as eqx
@@ -42,7 +42,7 @@ Moves = Float[Array, "inner dim"]
 
 
 class Near(AbstractSolver):
-    """Closed-form geodesics between near points.
+    """Approximate geodesics between near points, without an iterative minimisation of the energy.
 
     It makes `rounds` corrections with `iterations` conjugate-gradient steps each. A geodesic has
     `converged` if one more gradient step would lower the energy by less than the fraction

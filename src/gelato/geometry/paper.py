@@ -5,10 +5,10 @@ on the discrete energy over 10 points:
 
     E(θ) = Σᵢ ‖Φ(γ(i/n)) − Φ(γ((i−1)/n))‖²
 
-The pseudo-code prints differences without squared norms, but their sum would telescope. The length
-is `Σᵢ √(γ'ᵀG(γ)γ') / n`, with the root of Definition 1 that the algorithm omits. The step size
-depends on units: rescaled observations can make SGD diverge. Then `converged` is false, and the
-result may be longer than the straight line, as in the paper.
+The paper's pseudo-code sums differences without squared norms. That sum would telescope, so we use
+squared norms. The length is `Σᵢ √(γ'ᵀG(γ)γ') / n`, with the root of Definition 1 that the algorithm
+omits. The step size depends on units: rescaled observations can make SGD diverge. Then `converged`
+is false, and the result may be longer than the straight line, as in the paper.
 """
 
 import equinox as eqx

@@ -1,7 +1,8 @@
 """The pessimistic MDP of Algorithm 1 as pure functions: steps of a model, rewards `r − λU`.
 
-Episodes start from the data. A rule or the model's head *terminates* an episode. The horizon
-*truncates* it: the rollout ends, the task does not, and the value of the last state still counts.
+Episodes start from the data. A rule or the model's termination head *terminates* an episode. The
+horizon *truncates* it: the rollout ends but the task continues, so the value of the last state is
+used for bootstrapping.
 """
 
 from collections.abc import Callable
@@ -118,10 +119,10 @@ def start_episodes(mdp: ImaginedMDP, episodes: int, *, key: PRNGKeyArray) -> Sta
 def rollout(
     mdp: ImaginedMDP, states: State, act: Act, steps: int, *, key: PRNGKeyArray
 ) -> tuple[Step, State]:
-    """Run episodes side by side: steps `[steps, episodes]`, and where the episodes are then.
+    """Run episodes side by side: steps `[steps, episodes]`, and the final states of the episodes.
 
-    `act(z, key=key)` returns an action and anything to keep with it. An episode that ends starts
-    again from the data, so every row is a step.
+    `act(z, key=key)` returns an action and anything to keep with it. When an episode ends, a new
+    one starts from the data, so every row is a valid step.
     """
 
     def advance(state: State, key: PRNGKeyArray) -> tuple[State, Step]:

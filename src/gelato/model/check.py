@@ -185,7 +185,7 @@ def _objective(model: LatentModel, batch: Batch, config: ModelConfig) -> dict[st
 
 
 def action_sequences(held_out: Transitions, horizon: int, starts: int) -> np.ndarray:
-    """Choose first rows of sequences of `horizon` steps in held-out episodes, spread evenly."""
+    """Choose start rows of `horizon` steps each in held-out episodes, spread evenly."""
     firsts = [np.arange(rows.start, rows.stop - horizon + 1) for rows in held_out.episode_slices]
     available = np.concatenate(firsts)
     return available[choose_evenly(available, starts)]

@@ -1,4 +1,4 @@
-"""The two-phase fit: first the means with the calibrated decoder, then the variance networks alone.
+"""The two-phase fit: means with a calibrated decoder variance, then only the variance networks.
 
 A block of updates is one compiled program over data that stays on the device, with the seed as an
 axis. Every random number is drawn from `(seed, phase, step)`, so a resumed fit gives the same

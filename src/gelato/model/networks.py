@@ -21,8 +21,8 @@ ACTIVATIONS = {
     "softplus": jax.nn.softplus,
     "relu": jax.nn.relu,
 }
-# Factor on the trained logarithms of precisions. They must change by several units, but a step of
-# Adam changes a parameter by about the learning rate.
+# The trained log-precisions are multiplied by this factor. They must change by several units, but
+# one Adam step changes a parameter only by about the learning rate.
 _HASTE = 30.0
 
 
@@ -33,7 +33,8 @@ class Linear(eqx.Module):
     bias: Float[Array, "*batch out"] | None
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
-        # With this order the values of one row of a batch are adjacent, so normalising is fast.
+        # With this operand order, the values of one batch row are adjacent in memory, so
+        # normalisation is fast.
         product = x @ self.weight.T
         return product if self.bias is None else product + self.bias
 
@@ -61,7 +62,7 @@ def linear_layers(
 class MLP(eqx.Module):
     """`x ↦ W_L a(… a(W_1 x))`, optionally plus a linear shortcut `S x`.
 
-    The shortcut learns the linear part, which is nearly everything in an encoder or decoder.
+    The shortcut learns the linear part, which is most of an encoder or decoder.
     """
 
     layers: tuple[Linear, ...]

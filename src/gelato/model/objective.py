@@ -111,7 +111,8 @@ def calibrate_variance(
     weighted = jnp.sum(weights[..., None] * squared_errors, axis=1, keepdims=True)
     mse = weighted / jnp.maximum(jnp.sum(weights, axis=1), 1e-6)[:, None, None]
     mse = mse if per_dimension else jnp.mean(mse, axis=-1, keepdims=True)
-    # At the optimum the derivative of the likelihood by the variance is zero: no gradient is lost.
+    # At the optimum the derivative of the likelihood with respect to the variance is zero, so no
+    # gradient is lost.
     return jnp.maximum(jax.lax.stop_gradient(mse), minimum_variance)
 
 

@@ -78,7 +78,9 @@ class FittedModel:
         missing = [seed for seed in seeds if seed not in self.seeds]
         if missing:
             known = ", ".join(map(str, self.seeds))
-            raise InputError(f"{self.run.folder}: has no seed {missing[0]}, only {known}")
+            raise InputError(
+                f"{self.run.folder}: has no model for seed {missing[0]}; its seeds are {known}"
+            )
         rows = np.array([self.seeds.index(seed) for seed in seeds])
         return replace(self, seeds=seeds, models=take(self.models, rows))
 
@@ -130,8 +132,8 @@ def fit_latent_model(
 def load_model(path: Path | str, dataset: Dataset | None = None) -> FittedModel:
     """Read a fitted model and its data.
 
-    `path` is the folder of `gelato model fit`, or of `gelato train` where the latent model was
-    fitted or used. `dataset` replaces the recorded reference, for data that moved.
+    `path` is the folder of `gelato model fit`, or of a `gelato train` run that fitted or used a
+    latent model. `dataset` replaces the recorded reference, for data that moved.
     """
     run = find_model(path)
     description = run.description
@@ -217,13 +219,13 @@ def check_data(split: Split, config: ModelConfig) -> None:
 
 
 def _note_oddities(split: Split, config: ModelConfig) -> None:
-    """Warn about data that can be fitted but may give a surprising model."""
+    """Print notes about data that can be fitted but may give a bad model."""
     reference, every = split.dataset.reference, split.dataset.transitions
     data = every.with_successors()
     if every.terminated.any() and not data.terminated.any():
         note(
-            f"{reference}: no terminated step has a successor; the model will not learn where "
-            "episodes end"
+            f"{reference}: no terminated step has a successor (`next_observations`), so the model "
+            "cannot learn termination"
         )
     low, high = np.quantile(data.states[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
     width = high - low
@@ -231,8 +233,9 @@ def _note_oddities(split: Split, config: ModelConfig) -> None:
     for column in np.flatnonzero((width > 0) & (beyond > _OUTLIER * width)):
         note(
             f"{reference}: column {column} of the observations has values up to "
-            f"{beyond[column]:.2g}, but 98% of them lie within a range of {width[column]:.2g}; to "
-            "the model these look constant"
+            f"{beyond[column]:.2g}, but 98% of them lie within a range of {width[column]:.2g}; "
+            "after normalisation the column looks constant to the model. Remove or clip the "
+            "outliers"
         )
     if np.ptp(data.actions, axis=0).max() == 0:
         note(f"{reference}: the action never changes; the effect of other actions is unknown")
@@ -246,8 +249,9 @@ def _note_oddities(split: Split, config: ModelConfig) -> None:
 def rank_warning(decoders: int, state_size: int, embedding_size: int) -> str:
     """Explain why `2·M·d_S < d_E` is a problem."""
     return (
-        f"2·M·d_S = {2 * decoders * state_size} is less than d_E = {embedding_size}: the metric is "
-        "singular, and some directions have length zero. Use more decoders or a smaller latent size"
+        f"2 × decoders × state size = {2 * decoders * state_size} is less than the embedding size "
+        f"{embedding_size}: the metric is singular and some directions have length zero. Use more "
+        "decoders or a smaller latent size"
     )
 
 

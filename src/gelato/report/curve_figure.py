@@ -31,7 +31,8 @@ from gelato.report.style import BLUE, INK, ORANGE, save
 
 ITERATIONS = (2, 5, 10, 20, 50)
 MODES = (1, 2, 4, 8)
-# Many nodes: with the default number, walls between nodes hide some of a curve's length.
+# Many nodes: with the default number, a narrow wall of high metric between two nodes would be
+# missed.
 REFERENCE = Converged(modes=16, nodes=64, iterations=300)
 # All curves are measured with the same fine quadrature.
 NODES = 256
@@ -84,7 +85,7 @@ def encode_held_out(fitted: FittedModel, model: LatentModel) -> jax.Array:
 def choose_distant_pair(metric: AbstractMetric, codes: jax.Array) -> tuple[Point, Point]:
     """Choose the two codes with the longest straight line between them.
 
-    It leaves most for a solver to improve.
+    There a solver can improve the straight line most.
     """
     rows, columns = np.triu_indices(len(codes), k=1)
     lengths = measure_pairs(metric, codes[rows], codes[columns], Straight(nodes=16))

@@ -132,9 +132,7 @@ def _draw_trajectories(
 
 
 def choose_rows(data: Transitions, points: int) -> Int[np.ndarray, " points"]:
-    """Choose the first steps of the first episodes: a third of the points from each, if it has
-    as many.
-    """
+    """Choose the first steps of the first episodes, at most a third of the points from each."""
     if points > len(data):
         raise InputError(
             f"--points {points}: the data has only {len(data)} transitions; use fewer points"

@@ -1,6 +1,4 @@
-"""A fitted model at a glance: open-loop rollouts as fans against the truth, and how their error
-grows.
-"""
+"""Draw a fitted model: fan charts of rollouts, recorded states, the growth of the error."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,7 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     raw = np.asarray(fitted.scaling.states.inverse(np.asarray(sampled)))
     first = np.asarray(held_out.states[start])
     truth = np.asarray(held_out.next_states[start : start + horizon])
-    # Every fan opens at the state the rollouts start from.
+    # Every fan starts at the initial state of the rollouts.
     raw = np.concatenate([np.broadcast_to(first, (_SAMPLES, 1, len(first))), raw], axis=1)
     truth = np.concatenate([first[None], truth])
     moving = sorted(np.argsort(-np.asarray(batch.next_states).std(axis=0))[:_FANS])

@@ -1,6 +1,4 @@
-"""One look for all figures: sizes for print, colours that differ in grey, equal bytes for equal
-content.
-"""
+"""The style of all figures: print sizes, colours that differ in greyscale, reproducible files."""
 
 from pathlib import Path
 

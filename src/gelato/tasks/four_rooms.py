@@ -1,8 +1,8 @@
 """The paper's grid world: 15×15 cells in four rooms, each with an obstacle in the middle.
 
 An action is a direction. The agent moves 1, 2 or 3 cells, drawn uniformly, and stops at walls and
-obstacles. The observation is the cell's position scaled to `[-1, 1]²`. `land_distances` returns the
-walking distances between cells, which are the ground truth for the learned geometry.
+obstacles. The observation is the cell's position scaled to `[-1, 1]²`. `compute_walking_distances`
+returns the walking distances between cells, which are the ground truth for the learned geometry.
 """
 
 from functools import cache, partial
@@ -81,7 +81,7 @@ class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
     """Four Rooms as a Gymnasium environment.
 
     Without a `goal`, as in the paper, the reward is 0 and only the time limit ends an episode. With
-    a goal, the reward is 1 at every step that ends in it, and 0 elsewhere. Reaching the goal
+    a goal, the reward is 1 for every step that ends in the goal, and 0 otherwise. Reaching the goal
     terminates the episode, except with `stay`. Episodes start in the region `starts`, or on any
     cell. `reset(options={"cell": (row, column)})` starts from this cell, and
     `reset(options={"anywhere": True})` from any cell.

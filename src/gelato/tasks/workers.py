@@ -57,7 +57,7 @@ def _protect_start() -> Iterator[None]:
 
 
 def _belong_to_parent() -> None:
-    """Make a worker end when its parent ends, and not when `timeout` signals the whole group.
+    """Make a worker exit with its parent, but not when `timeout` signals the process group.
 
     The parent may still need its workers to finish a block.
     """

@@ -174,7 +174,7 @@ class _Training:
         }
 
     def _find_best(self) -> "_Best | None":
-        """Return the best policies so far, after a resume from their files."""
+        """Return the best policies so far. After a resume, read them from their files."""
         path = self.folder.folder / "best.npz"
         if self.best is None and path.exists():
             try:
@@ -182,7 +182,8 @@ class _Training:
                 self.best = _Best(policies, self.folder.read_json("best")["returns"])
             except InputError as error:
                 raise InputError(
-                    f"{error}; remove the file to keep the best policies from here on"
+                    f"{error}; delete the file; training then records the best policies again from "
+                    "this step on"
                 ) from error
         return self.best
 
@@ -208,7 +209,7 @@ class _Best:
 
 
 def describe_settings(method: Method, plan: Plan) -> Record:
-    """Return the settings that reach the policies of one method, as fields of a record."""
+    """Return the settings that affect the policies of one method, as fields of a record."""
     fit = method.fit
     noise = fit.state_noise if isinstance(fit, LatentFit) else None
     largest = fit.noise_bound * fit.state_noise if isinstance(fit, LatentFit) else None

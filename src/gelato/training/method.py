@@ -1,4 +1,4 @@
-"""A method is a value: a fit, a penalty, an agent, a penalty weight and a fraction of real data."""
+"""A method: an immutable object with a fit, penalty, agent, penalty weight and real fraction."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ class Method:
 
     `fit` makes the dynamics that the agent imagines steps in; None means no model. `penalty` is a
     registered name or a penalty of your own, and `penalty_weight` is λ, in units of reward for a
-    penalty of 1. `real_fraction` is the fraction of each batch that comes from the log.
+    penalty of 1. `real_fraction` is the fraction of logged data in each batch.
     """
 
     name: str
@@ -30,7 +30,9 @@ class Method:
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
-            raise InputError(f"method {self.name!r}: a name is not empty and holds no slash")
+            raise InputError(
+                f"method {self.name!r}: a method name must not be empty or contain a slash"
+            )
         if not isinstance(self.agent, AbstractAgent):
             raise InputError(f"method {self.name}: agent must be an AbstractAgent")
         if self.fit is not None and not isinstance(self.fit, AbstractFit):
@@ -44,7 +46,10 @@ class Method:
         if self.fit is not None and isinstance(self.penalty, str):
             find_penalty(self.penalty, self.fit.space)
         if self.fit is None and (self.real_fraction < 1 or isinstance(self.agent, PPO)):
-            raise InputError(f"method {self.name}: without a fit it can only learn from the log")
+            raise InputError(
+                f"method {self.name}: without a fit there are no imagined steps; set "
+                "real_fraction=1"
+            )
 
     @property
     def imagines(self) -> bool:
@@ -83,11 +88,9 @@ def describe_value(value: object) -> object:
 
 
 def check_penalty_weight(weight: float) -> None:
-    """Refuse what cannot be λ."""
+    """Raise an error if the penalty weight is not a finite number of at least 0."""
     if not 0 <= weight < math.inf:
-        raise InputError(
-            f"the penalty weight is {weight}; it must be a finite number of at least 0"
-        )
+        raise InputError(f"penalty_weight={weight}: must be a finite number of at least 0")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Penalties that say where the model can be trusted, their calibration, and how well they do it."""
+"""Penalties that estimate where the model is unreliable: calibration and evaluation."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,9 @@
 """Judge penalties: compare each with the model's true one-step error, shift by shift.
 
-The real simulator, put into a state, gives the truth wherever a shift leads. Without a simulator
-the truth is known on held-out transitions only, and the records say so. Records are flat: `dataset,
-model_seed, penalty, shift, spearman, auroc, risk_coverage, microseconds` and bootstrap intervals.
+The real simulator is set to a state and gives the true next state for every shift. Without a
+simulator, the true next state is known only for held-out transitions, and the records say so.
+Records are flat: `dataset, model_seed, penalty, shift, spearman, auroc, risk_coverage,
+microseconds` and bootstrap intervals.
 """
 
 import time
@@ -101,9 +102,9 @@ def judge_penalties(
 ) -> list[Report]:
     """Judge penalties on every seed of a fitted model.
 
-    `penalties` are registered names (default: all). `extra` are further penalties or functions that
-    build one from `PenaltyInputs`, by the name that the records give them. Neighbours are searched
-    among at most `points` transitions.
+    `penalties` are registered names (default: all). `extra` maps names, as they appear in the
+    records, to more penalties or build functions. Neighbours are searched among at most `points`
+    transitions.
     """
     names = penalty_names("latent") if penalties is None else penalties
     for name in names:
@@ -122,7 +123,7 @@ def judge_penalties(
     if simulator is not None:
         shifts = make_data_shifts(held_out, environment, rows)
     if not shifts:
-        note("no simulator: errors are those on held-out transitions only")
+        note("no simulator: errors are measured only on held-out transitions")
     _note_versions(fitted, simulator)
     total = len(fitted.seeds) * len(chosen)
     with progress("judging penalties", total) as advance:
@@ -178,8 +179,8 @@ class _Judge:
         judged = [Judged(shift, errors, {}, {}) for shift, _, errors in questions]
         if judged[0].shift != "held-out":
             raise InputError(
-                f"{self.fitted.dataset.reference}: the simulator cannot be put into any "
-                "of the data's states"
+                f"{self.fitted.dataset.reference}: the simulator cannot be set to any state of the "
+                "data"
             )
         scales: dict[str, Scale] = {}
         inputs = PenaltyInputs(self.model, self.data, self.known)
@@ -213,7 +214,10 @@ class _Judge:
             truth = self._truth(shift)
             known = np.isfinite(truth).all(axis=1)
             if known.sum() < 2:
-                note(f"{shift.name}: left out, the simulator can be put into fewer than two states")
+                note(
+                    f"{shift.name}: skipped, because the simulator state could be set for fewer "
+                    "than two rows"
+                )
                 continue
             embeddings, predicted = _predict(self.model, self.scaling, shift)
             wrong = rms(predicted - self.scaling.states(truth))
@@ -249,7 +253,7 @@ def _predict_rows(
 def _time_penalty(
     penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]
 ) -> tuple[np.ndarray, float]:
-    """Return the penalty's values and the microseconds of one, without compilation."""
+    """Return the penalty's values, and the microseconds per value without compilation."""
     begin = time.perf_counter()
     values = np.asarray(penalise_in_parts(penalty, embeddings))
     whole_parts = -(-len(embeddings) // SAMPLE) * SAMPLE
