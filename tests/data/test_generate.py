@@ -103,5 +103,5 @@ def test_driving_is_counted_in_whole_episodes() -> None:
 
 @pytest.mark.parametrize("wrong", ["roundabout,transitions=50", "hopper-medium,episodes=5"])
 def test_the_wrong_unit_is_refused_with_the_right_one(wrong: str) -> None:
-    with pytest.raises(InputError, match=r"is counted in (episodes|transitions); write .*=N"):
+    with pytest.raises(InputError, match=r"has its size in (episodes|transitions). Write .*=N"):
         resolve_named(parse_reference(wrong))

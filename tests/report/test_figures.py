@@ -96,9 +96,9 @@ def test_a_figure_can_be_a_pdf(runs, tmp_path):
         ),
         ("curve", "plane", "a.jpeg", (), "must end in .png, .pdf or .svg"),
         ("curve", "plane", "absent/a.png", (), "does not exist"),
-        ("curve", ".", "a.png", (), "not a run's folder"),
+        ("curve", ".", "a.png", (), "not a run folder"),
         ("four-rooms", "space", "a.png", (), "has 3 latent dimensions; the plan needs 2"),
-        ("embedding", "plane", "a.png", ("--points", "7"), "--points 7 must be at least 30"),
+        ("embedding", "plane", "a.png", ("--points", "7"), "--points 7: must be at least 30"),
         ("embedding", "plane", "a.png", ("--points", "700"), "the data has only 600 transitions"),
     ],
 )

@@ -132,7 +132,7 @@ def test_a_task_is_refused_if_it_is_registered_twice_or_incomplete() -> None:
             "a", ("b-v0",), termination=CORRIDOR.termination
         ),
         "at least one environment id": gelato.Task("a", ()),
-        "random below expert": gelato.Task("a", ("b-v0",), reference_returns=(1.0, 1.0)),
+        "random < expert": gelato.Task("a", ("b-v0",), reference_returns=(1.0, 1.0)),
         "preset 'tiny' is not one of": gelato.Task("a", ("b-v0",), presets={"tiny": {}}),
         "part 'actor' is not one of": gelato.Task("a", ("b-v0",), presets={"small": {"actor": {}}}),
     }

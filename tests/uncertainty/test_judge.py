@@ -191,11 +191,11 @@ def test_trust_tells_data_from_foreign_inputs_and_refuses_bad_ones(hopper: Fitte
         ((states[:, :5], actions), "rows? of 11 numbers"),
         ((states, actions[:, :2]), r"need \(50, 3\)"),
         ((states * np.nan, actions), "NaN or infinity in row 0"),
-        ((states, actions + 3), "outside the actions"),
+        ((states, actions + 3), "outside the action range"),
     ]:
         with pytest.raises(InputError, match=message):
             trust(*bad)
-    with pytest.raises(InputError, match="has no seed 7"):
+    with pytest.raises(InputError, match="has no model for seed 7"):
         Trust(hopper, seed=7)
 
 
@@ -219,16 +219,16 @@ def test_trust_judges_rows_of_other_data_by_episode_and_step(
     )
     assert len(table.read_text().splitlines()) == 41
     main(command)
-    assert "least known episodes" in capsys.readouterr().out
+    assert "episodes with the largest" in capsys.readouterr().out
 
 
 def test_trust_refuses_data_of_other_actions_and_a_penalty_that_cannot_tell(
     hopper: FittedModel,
 ) -> None:
-    with pytest.raises(InputError, match=r"four-rooms.*: its actions are Discrete"):
+    with pytest.raises(InputError, match=r"four-rooms.*: its action space is Discrete"):
         Trust(hopper, penalty="euclidean").of_data(load("four-rooms,transitions=100"), 10)
     with pytest.raises(
-        InputError, match="none cannot tell out-of-distribution pairs from the data"
+        InputError, match="none does not distinguish out-of-distribution pairs from the data"
     ):
         Trust(hopper, penalty="none")
     other = load("hopper-medium,transitions=1000,seed=3")

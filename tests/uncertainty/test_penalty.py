@@ -280,7 +280,7 @@ def test_unknown_names_and_too_many_neighbours_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="not one of"):
         build_penalty("euclid", PenaltyInputs(model, data, held_out))
-    with pytest.raises(InputError, match=r"'euclidean': needs 150 neighbours .* has 150 data"):
+    with pytest.raises(InputError, match=r"'euclidean': 150 neighbours .* only 150 data"):
         build_penalty("euclidean", PenaltyInputs(model, data, held_out, k=150))
 
 

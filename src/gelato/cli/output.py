@@ -47,8 +47,9 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     cells = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False)
     if cells:
-        width = max(len(row[0]) for row in cells)
-        table.add_column(textwrap.fill(first, max(width, 20)), no_wrap=True)
+        width = max(20, *(len(row[0]) for row in cells))
+        heading = textwrap.fill(first, width, break_long_words=False, break_on_hyphens=False)
+        table.add_column(heading, no_wrap=True)
     else:
         table.add_column(first)
     for column in others:
