@@ -20,7 +20,7 @@ import gelato
 from gelato.agents import AbstractAgent, Actor, Critic, Experience, Metrics, View, unpack
 from gelato.data.spaces import Discrete
 from gelato.mdp import Step
-from gelato.model.networks import MLP, every_member
+from gelato.model.networks import MLP, apply_members
 from gelato.random_streams import INIT, LEARN, derive_key
 
 
@@ -103,12 +103,12 @@ class IQL(AbstractAgent):
         fixed = jax.lax.stop_gradient
         values = jax.vmap(networks.value)(batch.latents)[:, 0]
         after = fixed(jax.vmap(networks.value)(batch.next_latents)[:, 0])
-        lowest = fixed(jnp.min(every_member(targets, batch.latents, batch.actions), axis=0))
+        lowest = fixed(jnp.min(apply_members(targets, batch.latents, batch.actions), axis=0))
         error = lowest - values
         weight = jnp.where(error > 0, self.expectile, 1 - self.expectile)
         value_loss = jnp.mean(weight * error**2)
         target = batch.rewards + self.discount * (1 - batch.terminated) * after
-        found = every_member(networks.critics, batch.latents, batch.actions)
+        found = apply_members(networks.critics, batch.latents, batch.actions)
         critic_loss = jnp.mean((found - target) ** 2)
         advantage = jnp.minimum(jnp.exp(self.beta * fixed(error)), 100.0)
         densities = jax.vmap(lambda z, a: log_density(networks.actor, z, a))
@@ -125,7 +125,7 @@ def log_density(actor: Actor, z: Array, action: Array) -> Float[Array, ""]:
     unit = (2 * action - low - high) / (high - low)
     # Actions at the edge of the box have an infinite choice, so they move inside a little.
     choice = jnp.arctanh(jnp.clip(unit, -0.999, 0.999))
-    return actor.density_and_entropy(z, choice)[0]
+    return actor.compute_density_and_entropy(z, choice)[0]
 
 
 def main() -> None:

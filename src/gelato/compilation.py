@@ -63,17 +63,17 @@ def fuse_small_arrays(optimiser: optax.GradientTransformation) -> optax.Gradient
     """
 
     def init(parameters: Any) -> Any:
-        return optimiser.init(_gather(parameters))
+        return optimiser.init(_join_small_arrays(parameters))
 
     def update(gradient: Any, state: Any, parameters: Any = None) -> tuple[Any, Any]:
-        known = None if parameters is None else _gather(parameters)
-        change, state = optimiser.update(_gather(gradient), state, known)
+        known = None if parameters is None else _join_small_arrays(parameters)
+        change, state = optimiser.update(_join_small_arrays(gradient), state, known)
         return _scatter(change, gradient), state
 
     return optax.GradientTransformation(init, update)
 
 
-def _gather(tree: Any) -> list[Array]:
+def _join_small_arrays(tree: Any) -> list[Array]:
     leaves = jax.tree.leaves(tree)
     small = [leaf.ravel() for leaf in leaves if leaf.size < _LARGE]
     return [leaf for leaf in leaves if leaf.size >= _LARGE] + (

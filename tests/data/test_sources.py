@@ -85,7 +85,7 @@ def test_a_file_without_a_source_and_an_unknown_source_are_explained(
     Path("medium.npz").touch()
     with pytest.raises(InputError, match=r"medium.npz is a file; write file:medium.npz"):
         gelato.load("medium.npz")
-    with pytest.raises(InputError, match="unknown data source 'parquet'. Write a dataset's name"):
+    with pytest.raises(InputError, match=r"unknown data source 'parquet'\. Write a dataset's name"):
         gelato.load("parquet:log")
 
 

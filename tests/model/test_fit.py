@@ -21,7 +21,7 @@ from gelato.errors import InputError
 from gelato.model import training
 from gelato.model.check import check_model
 from gelato.model.config import DEFAULT, PAPER, ModelConfig, preset
-from gelato.model.fit import MEANS, VARIANCES, begin_phase, new_models, prepare_data, run_block
+from gelato.model.fit import MEANS, VARIANCES, begin_phase, make_models, prepare_data, run_block
 from gelato.model.latent import predict
 from gelato.model.split import split_dataset
 from gelato.model.training import fit_latent_model, fit_model, load_model
@@ -186,7 +186,7 @@ def one_block(phase: int, updates: int = 5):
     dataset = linear_gaussian(2000)
     split = split_dataset(dataset)
     data = prepare_data(*split.parts, split.scaling, TINY, range(1))
-    before = new_models(TINY, 2, split.train.action_space, jnp.arange(1))
+    before = make_models(TINY, 2, split.train.action_space, jnp.arange(1))
     state = begin_phase(TINY, phase, before)
     constants = (data, jnp.arange(1))
     state, *_ = run_block(constants, state, config=TINY, phase=phase, updates=updates)

@@ -51,7 +51,7 @@ def test_records_of_something_else_and_folders_of_others_are_refused(tmp_path):
     with pytest.raises(InputError, match="the records lack the fields return, score, seed, steps"):
         gather([tmp_path / "results.json"])
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(InputError, match="is not a run.json of gelato"):
+    with pytest.raises(InputError, match=r"is not a run\.json of gelato"):
         Run(tmp_path).description  # noqa: B018
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "run.json").write_text(json.dumps({"format": 1, "kind": "policies"}))

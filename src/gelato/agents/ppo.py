@@ -171,7 +171,7 @@ class PPO(AbstractAgent):
             steps.ended,
         )
         key = derive_key(key, LEARN, state.step)
-        networks, optimiser, metrics = self.improve(state.networks, state.optimiser, rows, key=key)
+        networks, optimiser, metrics = self.update(state.networks, state.optimiser, rows, key=key)
         step = state.step + self.updates_per_rollout
         state = PPOState(networks, optimiser, state.episodes, step)
         return state, dict(zip(METRICS, metrics, strict=True))
@@ -194,7 +194,7 @@ class PPO(AbstractAgent):
         clipped = optax.chain(optax.clip_by_global_norm(self.gradient_norm), adam)
         return fuse_small_arrays(clipped)
 
-    def improve(
+    def update(
         self,
         networks: PPONetworks,
         optimiser: optax.OptState,
@@ -283,7 +283,7 @@ def _loss(
 ) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
     rollout, gains, returns = batch
     gains = (gains - jnp.mean(gains)) / (jnp.std(gains) + 1e-8)
-    log_densities, entropies = jax.vmap(networks.actor.density_and_entropy)(
+    log_densities, entropies = jax.vmap(networks.actor.compute_density_and_entropy)(
         rollout.latents, rollout.choices
     )
     ratio = jnp.exp(log_densities - rollout.log_densities)

@@ -27,7 +27,7 @@ from gelato.data.spaces import ActionSpace, Discrete
 from gelato.dynamics.interface import Latent
 from gelato.errors import InputError
 from gelato.mdp.pessimistic import Step, rollout, start_episodes
-from gelato.model.networks import every_member
+from gelato.model.networks import apply_members
 from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
@@ -156,7 +156,7 @@ class SAC(AbstractAgent):
 
     def value(self, state: SACState, z: Latent) -> Float[Array, ""]:
         networks = state.networks
-        return minimum_value(networks.critics, z[None], networks.actor.mode(z)[None])[0]
+        return compute_minimum_value(networks.critics, z[None], networks.actor.mode(z)[None])[0]
 
     def estimate_work(self, latent_size: int, action_size: int, step_products: float) -> Work:
         critic = count_products((latent_size + action_size, *self.hidden, 1))
@@ -189,7 +189,7 @@ class SAC(AbstractAgent):
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return SACState(networks, targets, optimiser, state.replay, state.step + 1), metrics
 
-    def value_bounds(self, view: View) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def compute_value_bounds(self, view: View) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the lowest and the highest possible value.
 
         The upper bound is `max(r, r / (1 − γ))` for the largest logged reward `r`. The lower bound
@@ -220,20 +220,22 @@ class SAC(AbstractAgent):
         """Return the sum of three losses. Each loss has gradients only for its own parameters."""
         actor = networks.actor
         temperature = jax.lax.stop_gradient(jnp.exp(networks.log_temperature))
-        after, _ = soft_values(actor, target_critics, batch.next_latents, temperature, noise[0])
+        after, _ = compute_soft_values(
+            actor, target_critics, batch.next_latents, temperature, noise[0]
+        )
         target = batch.rewards + self.discount * (1 - batch.terminated) * after
-        target = jax.lax.stop_gradient(jnp.clip(target, *self.value_bounds(view)))
+        target = jax.lax.stop_gradient(jnp.clip(target, *self.compute_value_bounds(view)))
         # Without the barrier XLA computes all of it inside the reduction of a metric, which takes
         # 37 µs of an update's 240 for five policies (H200).
         target = jax.lax.optimization_barrier(target)
-        Q = every_member(networks.critics, batch.latents, batch.actions)
+        Q = apply_members(networks.critics, batch.latents, batch.actions)
         critic_loss = jnp.mean((Q - target) ** 2)
         frozen = jax.tree.map(
             lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, networks.critics
         )
-        now, entropies = soft_values(actor, frozen, batch.latents, temperature, noise[1])
+        now, entropies = compute_soft_values(actor, frozen, batch.latents, temperature, noise[1])
         entropy = jnp.mean(entropies)
-        surplus = jax.lax.stop_gradient(entropy) - target_entropy(actor.space)
+        surplus = jax.lax.stop_gradient(entropy) - compute_target_entropy(actor.space)
         total = _CRITICS * critic_loss - jnp.mean(now) + networks.log_temperature * surplus
         metrics = jnp.stack([critic_loss, jnp.mean(Q), entropy, temperature])
         return total, jax.lax.stop_gradient(metrics)
@@ -264,7 +266,7 @@ def _gather(view: View, replay: ReplayBuffer, draws: Draws) -> Float[Array, "siz
     return jnp.where(from_log[:, None], view.logged[draws.logged], replay.rows[draws.imagined])
 
 
-def soft_values(
+def compute_soft_values(
     actor: Actor,
     critics: Critic,
     latents: Float[Array, "n latent"],
@@ -278,23 +280,25 @@ def soft_values(
     if isinstance(actor.space, Discrete):
         log_pi = jax.vmap(actor.log_probabilities)(latents)
         Q = jax.vmap(
-            lambda a: minimum_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)),
+            lambda a: compute_minimum_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)),
             out_axes=1,
         )(jnp.eye(actor.space.n))
         entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=1)
         return jnp.sum(jnp.exp(log_pi) * Q, axis=1) + temperature * entropy, entropy
-    actions, log_density = jax.vmap(actor.action_and_density)(latents, noise)
-    return minimum_value(critics, latents, actions) - temperature * log_density, -log_density
+    actions, log_density = jax.vmap(actor.sample_with_density)(latents, noise)
+    return compute_minimum_value(
+        critics, latents, actions
+    ) - temperature * log_density, -log_density
 
 
-def minimum_value(
+def compute_minimum_value(
     critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
 ) -> Float[Array, " n"]:
     """Return `minᵢ Qᵢ(z, a)`."""
-    return jnp.min(every_member(critics, latents, actions), axis=0)
+    return jnp.min(apply_members(critics, latents, actions), axis=0)
 
 
-def target_entropy(space: ActionSpace) -> float:
+def compute_target_entropy(space: ActionSpace) -> float:
     """Return the target entropy: `−d_A` for a box, a tenth of the maximum for discrete actions."""
     if isinstance(space, Discrete):
         return _DISCRETE_ENTROPY * math.log(space.n)

@@ -111,7 +111,7 @@ def info(reference: Positional[Ref], json: bool = False, plot: Path | None = Non
     if json:
         print_json(summary)
     else:
-        print_fields(shorten_reference(summary["reference"]), _readable(summary))
+        print_fields(shorten_reference(summary["reference"]), _format_summary(summary))
 
 
 @data.command(name="import")
@@ -157,8 +157,8 @@ def _describe_environment(environment: str | None) -> str:
     return f"{environment} (not registered in Gymnasium, so policies cannot be evaluated)"
 
 
-def _readable(summary: dict[str, Any]) -> dict[str, str]:
-    def span(name: str, form: str) -> str:
+def _format_summary(summary: dict[str, Any]) -> dict[str, str]:
+    def format_statistics(name: str, form: str) -> str:
         mean, std = summary[f"{name}_mean"], summary[f"{name}_std"]
         low, high = summary[f"{name}_min"], summary[f"{name}_max"]
         return f"{mean:{form}} ± {std:{form}} (from {low:{form}} to {high:{form}})"
@@ -170,8 +170,10 @@ def _readable(summary: dict[str, Any]) -> dict[str, str]:
         "without successor": f"{summary['without_successor']:,}",
         "episodes end by": f"{summary['terminations']:,} terminations, "
         f"{summary['truncations']:,} truncations",
-        "length": span("length", ",.1f"),
-        "return": span("return", ",.1f" if abs(summary["return_mean"]) >= 1 else ".3g"),
+        "length": format_statistics("length", ",.1f"),
+        "return": format_statistics(
+            "return", ",.1f" if abs(summary["return_mean"]) >= 1 else ".3g"
+        ),
         "normalised score": "no reference returns for this environment"
         if score is None
         else f"{score:.1f}",

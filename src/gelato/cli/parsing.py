@@ -19,7 +19,7 @@ from gelato.errors import InputError
 
 registry = ConstructorRegistry()
 # Messages of Python's own conversions, and ours.
-_PLAINER = (
+_PLAIN_MESSAGES = (
     (r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number"),
     (r"could not convert string to float: ('.*?')", r"\1 is not a number"),
 )
@@ -119,7 +119,7 @@ def _describe(event: parse_errors.ParseErrorEvent) -> str:
         return f"unknown option or argument: {' '.join(event.tokens)}"
     if isinstance(event, parse_errors.InstantiationFailure):
         message = " ".join(str(event.message).split())
-        for technical, plain in _PLAINER:
+        for technical, plain in _PLAIN_MESSAGES:
             message = re.sub(technical, plain, message)
         where = "" if event.argument is None else f"{_name(event.argument)}: "
         return f"{where}{message}"

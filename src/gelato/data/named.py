@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gelato.data import store
 from gelato.data.files import FILE_TYPES
-from gelato.data.generate import Episode, amount, generate
+from gelato.data.generate import Episode, count_units, generate
 from gelato.data.recipes import Recipe, find_recipe
 from gelato.data.sources import Reference, describe_sources
 from gelato.errors import InputError
@@ -60,8 +60,8 @@ def resolve_named(parsed: Reference) -> Named:
             raise InputError(
                 f"{recipe.name} has its size in {recipe.unit}. Write {recipe.name},{recipe.unit}=N"
             )
-        size = _whole(parsed, recipe.unit, recipe.size, least=1)
-        return Named(recipe, size, _whole(parsed, "seed", 0, least=0))
+        size = _read_whole_number(parsed, recipe.unit, recipe.size, least=1)
+        return Named(recipe, size, _read_whole_number(parsed, "seed", 0, least=0))
     if not store.exists(default.dataset_id):
         made = list_made(recipe)
         if made:
@@ -94,7 +94,7 @@ def make_named(named: Named, *, workers: int | None = None) -> bool:
 
         def count() -> Iterator[Episode]:
             for episode in generate(recipe, named.size, seed=named.seed, workers=workers):
-                advance(amount(recipe, episode))
+                advance(count_units(recipe, episode))
                 yield episode
 
         episodes, steps = count(), named.size
@@ -117,7 +117,7 @@ def make_named(named: Named, *, workers: int | None = None) -> bool:
     return True
 
 
-def _whole(parsed: Reference, option: str, default: int, *, least: int) -> int:
+def _read_whole_number(parsed: Reference, option: str, default: int, *, least: int) -> int:
     text = parsed.options.get(option, str(default)).replace("_", "")
     if not text.isdecimal() or int(text) < least:
         raise InputError(

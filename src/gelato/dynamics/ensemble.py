@@ -169,7 +169,7 @@ def fit_ensemble(
             members = eqx.combine(loaded, static)
         else:
             rows = held_out[choose_evenly(held_out, _HELD_OUT_ROWS)]
-            data = EnsembleData(*_pairs(train, scaling), _pairs(rows, scaling))
+            data = EnsembleData(*_make_pairs(train, scaling), _make_pairs(rows, scaling))
             state = _fit(folder, data, _init(*new), seeds, config, dataset.reference)
             members = _take_members(state.best, jnp.argsort(state.best_losses, axis=1))
             finish(folder, lambda: folder.save("members", eqx.filter(members, eqx.is_array)))
@@ -182,7 +182,7 @@ def fit_ensemble(
     return StateDynamics(members, scaling, low, high, config.elites, rule)
 
 
-def _pairs(
+def _make_pairs(
     transitions: Transitions, scaling: Scaling
 ) -> tuple[Float[Array, "n pair"], Float[Array, "n target"]]:
     batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
@@ -263,7 +263,7 @@ def _block(
 
             def loss(trainable: Member) -> Float[Array, ""]:
                 members = eqx.combine(trainable, static)
-                return jnp.sum(_losses(members, data.inputs[rows], data.targets[rows]))
+                return jnp.sum(_compute_losses(members, data.inputs[rows], data.targets[rows]))
 
             value, gradient = jax.value_and_grad(loss)(trainable)
             change, optimiser = _optimiser(config).update(gradient, state.optimiser, trainable)
@@ -275,7 +275,7 @@ def _block(
             update, state, jax.vmap(draw)(state.step + jnp.arange(updates))
         )
         pairs, targets = (jnp.broadcast_to(x, (config.members, *x.shape)) for x in data.held_out)
-        held_out = _losses(state.members, pairs, targets)
+        held_out = _compute_losses(state.members, pairs, targets)
         better = held_out < state.best_losses
         best = jax.tree.map(
             lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),
@@ -292,7 +292,7 @@ def _block(
     return eqx.filter_vmap(one)(state, seeds)
 
 
-def _losses(
+def _compute_losses(
     members: Member,
     pairs: Float[Array, "members n pair"],
     targets: Float[Array, "members n target"],

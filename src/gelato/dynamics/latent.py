@@ -202,7 +202,7 @@ def make_latent_dynamics(
         train, _ = fitted.parts
         rows = choose_evenly(train, SAMPLE)
         states = jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows])))
-        typical = _mean_deviation(model, states)
+        typical = _compute_mean_deviation(model, states)
         noise = StateNoise(state_noise / typical, jnp.asarray(noise_bound * state_noise))
     dataset = fitted.dataset
     rule = find_termination_rule(dataset.environment, dataset.transitions.states.shape[1])
@@ -216,7 +216,9 @@ def check_state_noise(noise: float) -> None:
 
 
 @eqx.filter_jit
-def _mean_deviation(model: LatentModel, states: Float[Array, "n state"]) -> Float[Array, ""]:
+def _compute_mean_deviation(
+    model: LatentModel, states: Float[Array, "n state"]
+) -> Float[Array, ""]:
     def deviation(state: Float[Array, " state"]) -> Float[Array, "members state"]:
         return jnp.sqrt(model.decode_variances(model.encode(state).mean))
 

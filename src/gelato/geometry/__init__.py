@@ -10,10 +10,10 @@ from gelato.geometry.composite import (
     ExactScale,
     FrozenScale,
     ProbedScale,
+    compute_noise_effect,
     freeze,
     probe,
     sample,
-    spread,
 )
 from gelato.geometry.converged import Converged
 from gelato.geometry.curve import Curve, energy, length
@@ -80,6 +80,7 @@ __all__ = [
     "Straight",
     "Tensor",
     "bracket",
+    "compute_noise_effect",
     "connecting_geodesic",
     "distance",
     "distances",
@@ -102,6 +103,5 @@ __all__ = [
     "rank_bound",
     "recall",
     "sample",
-    "spread",
     "volume",
 ]

@@ -143,7 +143,7 @@ def freeze(metric: Composite, point: Point) -> Composite:
     return Composite(metric.forward, metric.decoder, metric.noise, FrozenScale(diagonal))
 
 
-def spread(metric: Composite, point: Point) -> Float[Array, ""]:
+def compute_noise_effect(metric: Composite, point: Point) -> Float[Array, ""]:
     """Compute `√(Σₖ σ_F(e)ₖ² Ḡₖₖ)`.
 
     To first order, this is how far the noise of the forward model moves the outputs.

@@ -77,7 +77,7 @@ def build(
     return Graph(nodes, csr_matrix((lengths, (starts, stops)), shape=(len(nodes), len(nodes))))
 
 
-def grid(
+def make_grid(
     points: Float[Array | np.ndarray, "points 2"], size: int = 32, margin: float = 0.2
 ) -> Float[np.ndarray, "nodes 2"]:
     """Build a square grid over the points' bounding box with a margin around it."""
@@ -88,7 +88,7 @@ def grid(
     return nodes.astype(np.asarray(points).dtype)
 
 
-def path_curves(
+def fit_path_curves(
     graph: Graph, pairs: Int[np.ndarray, "pairs 2"], modes: int
 ) -> Float[np.ndarray, "pairs modes dim"]:
     """Fit a smooth curve to the shortest path of each pair of nodes.

@@ -74,7 +74,7 @@ class ImaginedMDP(eqx.Module):
             extra,
         )
 
-    def follow(self, state: State, step: Step, *, key: PRNGKeyArray) -> State:
+    def advance(self, state: State, step: Step, *, key: PRNGKeyArray) -> State:
         """Return the state after a step: the next one, or a new start if the episode ended."""
         latent: Latent = jnp.where(step.ended, draw_start(self.starts, key=key), step.next_latent)
         return State(latent, jnp.where(step.ended, 0, state.elapsed + 1))
@@ -129,7 +129,7 @@ def rollout(
         act_key, step_key, start_key = jax.random.split(key, 3)
         action, extra = act(state.latent, key=act_key)
         step = mdp.step(state, action, extra, key=step_key)
-        return mdp.follow(state, step, key=start_key), step
+        return mdp.advance(state, step, key=start_key), step
 
     keys = jax.random.split(key, (steps, len(states.elapsed)))
     states, taken = jax.lax.scan(lambda s, k: jax.vmap(advance)(s, k), states, keys)

@@ -100,6 +100,6 @@ def _step(mdp: PessimisticMDP, state: State, actions: Any, keys: Any) -> tuple[S
     def one(state: State, action: Any, key: Any) -> tuple[Step, State]:
         step_key, start_key = jax.random.split(key)
         step = mdp.step(state, action, key=step_key)
-        return step, mdp.imagined.follow(state, step, key=start_key)
+        return step, mdp.imagined.advance(state, step, key=start_key)
 
     return jax.vmap(one)(state, actions, keys)

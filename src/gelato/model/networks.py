@@ -23,7 +23,7 @@ ACTIVATIONS = {
 }
 # The trained log-precisions are multiplied by this factor. They must change by several units, but
 # one Adam step changes a parameter only by about the learning rate.
-_HASTE = 30.0
+_LOG_SCALE = 30.0
 
 
 class Linear(eqx.Module):
@@ -132,7 +132,9 @@ class GaussianMLP(eqx.Module):
 
     def __call__(self, x: Float[Array, " in"]) -> Gaussian:
         mean, raw_variance = jnp.split(self.network(x), 2)
-        return Gaussian(mean, positive(raw_variance, self.minimum_variance, self.initial_variance))
+        return Gaussian(
+            mean, make_positive(raw_variance, self.minimum_variance, self.initial_variance)
+        )
 
 
 class RadialVariance(eqx.Module):
@@ -149,13 +151,13 @@ class RadialVariance(eqx.Module):
 
     def __init__(self, in_size: int, out_size: int, centres: int) -> None:
         self.centres, self.width = jnp.zeros((centres, in_size)), jnp.ones(())
-        self.slow_weights = jnp.full((out_size, centres), 3.0 / _HASTE)
+        self.slow_weights = jnp.full((out_size, centres), 3.0 / _LOG_SCALE)
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
         # Centres are not trained: one that moves into a gap would make the variance small there.
         centres, width = jax.lax.stop_gradient((self.centres, self.width))
         kernels = jnp.exp(-jnp.sum((x - centres) ** 2, axis=-1) / (2 * width**2))
-        return 1 / (1 + jnp.exp(_HASTE * self.slow_weights) @ kernels)
+        return 1 / (1 + jnp.exp(_LOG_SCALE * self.slow_weights) @ kernels)
 
 
 class SplitGaussian(eqx.Module):
@@ -198,18 +200,20 @@ class SplitGaussian(eqx.Module):
         """Return `σ²(x)` without the mean."""
         if isinstance(self.raw_variance, RadialVariance):
             return self.minimum_variance + self.raw_variance(x)
-        return positive(self.raw_variance(x), self.minimum_variance, 0.05)
+        return make_positive(self.raw_variance(x), self.minimum_variance, 0.05)
 
     def __call__(self, x: Float[Array, " in"]) -> Gaussian:
         return Gaussian(self.mean(x), self.variance(x))
 
 
-def positive(raw: Float[Array, " dim"], minimum: float, at_zero: float) -> Float[Array, " dim"]:
+def make_positive(
+    raw: Float[Array, " dim"], minimum: float, at_zero: float
+) -> Float[Array, " dim"]:
     """Return `minimum + softplus(raw + c)`; `c` is chosen so that 0 gives `minimum + at_zero`."""
     return minimum + jax.nn.softplus(raw + math.log(math.expm1(at_zero)))
 
 
-def every_member(members: Any, *inputs: Float[Array, "n _"]) -> Any:
+def apply_members(members: Any, *inputs: Float[Array, "n _"]) -> Any:
     """Apply every member of an ensemble to every row.
 
     The member is the first axis of the weights and of the result. Each member gets its own copy of

@@ -26,7 +26,7 @@ from gelato.geometry.metric import Point
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.progress import progress
-from gelato.report.latent_space import decoder_metric, draw_volume, encode_states
+from gelato.report.latent_space import build_decoder_metric, draw_volume, encode_states
 from gelato.report.style import BLUE, INK, ORANGE, save
 
 ITERATIONS = (2, 5, 10, 20, 50)
@@ -44,7 +44,7 @@ Curves = list[Curve]
 def draw_curve(fitted: FittedModel, path: Path) -> None:
     """Draw the length of each solver's curve and, if the latent space is a plane, the curves."""
     model = fitted.seed(0)
-    metric, codes = decoder_metric(model), encode_held_out(fitted, model)
+    metric, codes = build_decoder_metric(model), encode_held_out(fitted, model)
     a, b = choose_distant_pair(metric, codes)
     reference = connecting_geodesic(metric, a, b, REFERENCE).curve
     by_iterations, by_modes, by_paper, [line] = _solve_all(metric, a, b)

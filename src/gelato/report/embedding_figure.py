@@ -18,7 +18,7 @@ from gelato.geometry import Near, pairwise
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.progress import working
-from gelato.report.latent_space import decoder_metric, encode_states, measure_plane
+from gelato.report.latent_space import build_decoder_metric, encode_states, measure_plane
 from gelato.report.style import GREY, INK, MARK, save
 
 EPISODES = 3
@@ -111,7 +111,7 @@ def _draw_pictures(figure: SubFigure, frames: Sequence[np.ndarray]) -> None:
 def _measure_geodesics(
     model: LatentModel, codes: Float[np.ndarray, "n latent"]
 ) -> Float[np.ndarray, "n n"]:
-    metric = decoder_metric(model)
+    metric = build_decoder_metric(model)
     if codes.shape[1] == 2:
         return measure_plane(metric, codes)
     return pairwise(metric, codes, Near())

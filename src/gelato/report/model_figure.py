@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gelato.model.check import action_sequences, longest_horizon, rollout, rollout_errors
+from gelato.model.check import choose_sequence_starts, find_longest_horizon, rollout, rollout_errors
 from gelato.model.fit import normalise_batch
 from gelato.model.training import FittedModel
 from gelato.report.references import shorten_reference
@@ -26,8 +26,8 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     One panel for each of the dimensions that move most, and one for the growth of the error.
     """
     _, held_out = fitted.parts
-    model, horizon = fitted.seed(seed_index), longest_horizon(held_out)
-    starts = action_sequences(held_out, horizon, 9)
+    model, horizon = fitted.seed(seed_index), find_longest_horizon(held_out)
+    starts = choose_sequence_starts(held_out, horizon, 9)
     start = int(starts[len(starts) // 2])
     batch = normalise_batch(
         held_out[start : start + horizon], fitted.scaling, jnp.zeros((horizon, 0))

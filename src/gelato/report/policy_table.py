@@ -178,7 +178,7 @@ def _list_returns(records: Sequence[Record], published: Published | None) -> Tab
         columns.insert(5, "paper")
     rows = []
     for cell in cells:
-        form = form_of([other for other in cells if other["dataset"] == cell["dataset"]])
+        form = choose_format([other for other in cells if other["dataset"] == cell["dataset"]])
         row = [
             str(cell["dataset"]),
             str(cell["method"]),
@@ -205,7 +205,7 @@ def _list_scores(records: Sequence[Record]) -> Table:
     return ["method", "datasets", "mean score", "IQM", "95% interval"], rows
 
 
-def form_of(cells: Sequence[Record]) -> str:
+def choose_format(cells: Sequence[Record]) -> str:
     """Choose the format of the returns in one row or dataset."""
     values = [cell[name] for cell in cells for name in ("return_mean", "data_return")]
     return return_form(*(float(value) for value in values if value is not None))

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gelato.uncertainty.registry import penalty_names, register_penalty
+from gelato.uncertainty.registry import list_penalties, register_penalty
 
 if TYPE_CHECKING:
     from gelato.uncertainty.build import PenaltyInputs, build_penalty
@@ -24,8 +24,8 @@ __all__ = [
     "embed",
     "embed_pairs",
     "judge_penalties",
+    "list_penalties",
     "penalise",
-    "penalty_names",
     "register_penalty",
 ]
 

@@ -35,13 +35,13 @@ MetricName = Literal["composite", "decoder"]
 Penalty = str | AbstractPenalty | Callable[["PenaltyInputs"], AbstractPenalty]
 NEIGHBOURS = 20
 # The paper's K. It is used for small datasets, where twenty neighbours are not local.
-_FEW_NEIGHBOURS, _FEW = 5, 1_000
-# In `growth_rate`, the denominator is at least this fraction of its median.
-_LEAST_FRACTION = 0.1
+_SMALL_DATA_NEIGHBOURS, _SMALL_DATA_ROWS = 5, 1_000
+# In `estimate_growth_rate`, the denominator is at least this fraction of its median.
+_SMALLEST_DENOMINATOR = 0.1
 _HELD_OUT = 1024
 # With at least this many latent dimensions, chords and geodesics rank state-actions the same way
 # (docs/research/uncertainty.md).
-_ENOUGH_DIMENSIONS = 16
+_CHORD_DIMENSIONS = 16
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class PenaltyInputs:
     def neighbours(self) -> int:
         """The number of neighbours, checked against the data."""
         points = len(self.data)
-        few = min(_FEW_NEIGHBOURS, points - 1)
-        k = self.k or (NEIGHBOURS if points >= _FEW else few)
+        few = min(_SMALL_DATA_NEIGHBOURS, points - 1)
+        k = self.k or (NEIGHBOURS if points >= _SMALL_DATA_ROWS else few)
         if not 1 <= k <= points - 1:
             raise InputError(
                 f"{max(k, 1)} neighbours besides the point itself are needed, but there are only "
@@ -133,7 +133,7 @@ def build_geodesic(inputs: PenaltyInputs) -> GeodesicDistance:
     """Build the geodesic distance under the metric of Theorem 2."""
     k, metric, images = inputs.neighbours, build_composite(inputs.latent_model), None
     if inputs.segments:
-        images = Images.of(metric, inputs.data.embeddings, inputs.segments)
+        images = Images.compute(metric, inputs.data.embeddings, inputs.segments)
     return GeodesicDistance(inputs.data.index, metric, k=k, shortlist=k, images=images)
 
 
@@ -164,7 +164,7 @@ def build_ambient(inputs: PenaltyInputs) -> Ambient:
     return Ambient(inputs.latent_model, prepare(inputs.data.rows), k=inputs.neighbours)
 
 
-def build_nothing(inputs: PenaltyInputs) -> Nothing:
+def build_no_penalty(inputs: PenaltyInputs) -> Nothing:
     """Build the penalty that is zero everywhere."""
     del inputs
     return Nothing()
@@ -174,10 +174,10 @@ def choose_segments(model: LatentModel, data: Transitions) -> int:
     """Choose the number of segments: one if `latent_size ≥ min(16, state size)`, because a chord is
     then as good as a geodesic; otherwise two, because the path between the points matters.
     """
-    return 1 if model.latent_size >= min(_ENOUGH_DIMENSIONS, data.states.shape[1]) else 2
+    return 1 if model.latent_size >= min(_CHORD_DIMENSIONS, data.states.shape[1]) else 2
 
 
-class Stepped(eqx.Module):
+class ForwardOutput(eqx.Module):
     """`e -> (μ_F, σ_F)`."""
 
     model: LatentModel
@@ -187,7 +187,7 @@ class Stepped(eqx.Module):
         return predicted.mean, jnp.sqrt(predicted.variance)
 
 
-class Decoded(eqx.Module):
+class DecoderOutput(eqx.Module):
     """`z -> (μ_D, σ_D)` of every decoder."""
 
     model: LatentModel
@@ -197,13 +197,13 @@ class Decoded(eqx.Module):
         return decoded.mean, jnp.sqrt(decoded.variance)
 
 
-class DecodedStep(eqx.Module):
+class DecodedForwardOutput(eqx.Module):
     """`e -> (μ_D, σ_D)(μ_F(e))`: the decoders at the forward model's mean."""
 
     model: LatentModel
 
     def __call__(self, e: Float[Array, " embedding"]) -> tuple[Array, Array]:
-        return Decoded(self.model)(self.model.forward(e).mean)
+        return DecoderOutput(self.model)(self.model.forward(e).mean)
 
 
 def build_metric(model: LatentModel, name: MetricName = "composite") -> AbstractMetric:
@@ -212,23 +212,27 @@ def build_metric(model: LatentModel, name: MetricName = "composite") -> Abstract
     `composite` is the metric of Theorem 2. `decoder` is the metric of the decoders at the mean of
     F.
     """
-    return EnsemblePullback(DecodedStep(model)) if name == "decoder" else build_composite(model)
+    return (
+        EnsemblePullback(DecodedForwardOutput(model))
+        if name == "decoder"
+        else build_composite(model)
+    )
 
 
 def build_composite(model: LatentModel) -> Composite:
     """Build the metric of Theorem 2 from forward model and decoders."""
-    return Composite(Stepped(model), Decoded(model))
+    return Composite(ForwardOutput(model), DecoderOutput(model))
 
 
 def fit_transport(geodesic: GeodesicDistance, inputs: PenaltyInputs) -> Transport:
     """Build `Transport` over this distance, with its rate from held-out transitions."""
     forward = build_forward(inputs)
     unfinished = Transport(geodesic, inputs.data.residuals, forward, jnp.zeros(()))
-    beta = growth_rate(unfinished, inputs.held_out)
+    beta = estimate_growth_rate(unfinished, inputs.held_out)
     return eqx.tree_at(lambda penalty: penalty.beta, unfinished, beta)
 
 
-def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
+def estimate_growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
     """Estimate `β`: the median of `|ε(e) − mean εₖ| / (σ_G(e) d̄(e))` on held-out transitions.
 
     Their error is known. The denominator is kept above a tenth of its median: residuals of near
@@ -243,7 +247,9 @@ def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
             "distance (its rate β is 0)"
         )
         return jnp.zeros(())
-    rates = jnp.abs(held_out.residuals[rows] - near) / jnp.maximum(far, _LEAST_FRACTION * typical)
+    rates = jnp.abs(held_out.residuals[rows] - near) / jnp.maximum(
+        far, _SMALLEST_DENOMINATOR * typical
+    )
     return jnp.median(rates)
 
 
@@ -251,4 +257,4 @@ def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
 def _measure_terms(
     penalty: Transport, embeddings: Float[Array, "n embedding"]
 ) -> tuple[Array, Array]:
-    return map_rows(penalty.terms, penalty.points, embeddings)
+    return map_rows(penalty.compute_terms, penalty.points, embeddings)

@@ -76,7 +76,7 @@ def calibrate(
 def calibrate_on(
     penalty: AbstractPenalty,
     inside: Float[Array, "n embedding"],
-    own_rows: Int[Array, " n"],
+    data_rows: Int[Array, " n"],
     outside: Float[Array, "m embedding"],
     *,
     how: Calibration = "default",
@@ -84,7 +84,7 @@ def calibrate_on(
     """Compute the scale from embeddings of the data (with their row numbers) and from embeddings of
     out-of-distribution pairs. Row number −1 excludes no data point.
     """
-    on_data = penalise(penalty, inside, own_rows.astype(jnp.int32))
+    on_data = penalise(penalty, inside, data_rows.astype(jnp.int32))
     beyond = penalise_in_parts(penalty, outside)
     if not bool(jnp.isfinite(on_data).all() & jnp.isfinite(beyond).all()):
         raise InputError(

@@ -28,7 +28,7 @@ from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty
 from gelato.uncertainty.calibration import SAMPLE, Calibration, Scale, calibrate, penalise_in_parts
 from gelato.uncertainty.embedded import embed, rms
 from gelato.uncertainty.penalty import AbstractPenalty
-from gelato.uncertainty.registry import find_penalty, penalty_names
+from gelato.uncertainty.registry import find_penalty, list_penalties
 from gelato.uncertainty.scores import ORDINARY, score_penalty, score_trust
 from gelato.uncertainty.shifts import (
     Shift,
@@ -41,7 +41,7 @@ ROWS = 500
 
 
 @dataclass(frozen=True)
-class Judged:
+class ShiftResult:
     """One shift: the true error and every penalty's uncalibrated value at each row."""
 
     shift: str
@@ -59,7 +59,7 @@ class Report:
     truth: str
     points: int
     scales: dict[str, Scale]
-    judged: list[Judged]
+    judged: list[ShiftResult]
 
     def records(self) -> list[dict[str, Any]]:
         """Return flat records, one for each penalty and shift."""
@@ -106,7 +106,7 @@ def judge_penalties(
     records, to more penalties or build functions. Neighbours are searched among at most `points`
     transitions.
     """
-    names = penalty_names("latent") if penalties is None else penalties
+    names = list_penalties("latent") if penalties is None else penalties
     for name in names:
         find_penalty(name, "latent")
     chosen: dict[str, Penalty] = {name: name for name in names} | dict(extra or {})
@@ -175,8 +175,8 @@ class _Judge:
         advance: Any,
     ) -> Report:
         """Judge penalties on all shifts."""
-        questions = list(self._questions(shifts, rows))
-        judged = [Judged(shift, errors, {}, {}) for shift, _, errors in questions]
+        questions = list(self._prepare_shifts(shifts, rows))
+        judged = [ShiftResult(shift, errors, {}, {}) for shift, _, errors in questions]
         if judged[0].shift != "held-out":
             raise InputError(
                 f"{self.fitted.dataset.reference}: the simulator cannot be set to any state of the "
@@ -198,7 +198,9 @@ class _Judge:
             self.fitted.dataset.reference, self.seed, truth, len(self.data), scales, judged
         )
 
-    def _questions(self, shifts: list[Shift], rows: int) -> Iterator[tuple[str, Array, np.ndarray]]:
+    def _prepare_shifts(
+        self, shifts: list[Shift], rows: int
+    ) -> Iterator[tuple[str, Array, np.ndarray]]:
         """Yield name, embeddings and true errors of each shift."""
         if not shifts:
             chosen = np.sort(np.random.default_rng(0).permutation(len(self.known))[:rows])
@@ -211,7 +213,7 @@ class _Judge:
             else []
         )
         for shift in [*shifts, *imagined]:
-            truth = self._truth(shift)
+            truth = self._simulate_successors(shift)
             known = np.isfinite(truth).all(axis=1)
             if known.sum() < 2:
                 note(
@@ -223,7 +225,7 @@ class _Judge:
             wrong = rms(predicted - self.scaling.states(truth))
             yield shift.name, embeddings[known], np.asarray(wrong)[known]
 
-    def _truth(self, shift: Shift) -> Float[np.ndarray, "n state"]:
+    def _simulate_successors(self, shift: Shift) -> Float[np.ndarray, "n state"]:
         """Return the true successors of a shift's rows, NaN where unknown."""
         if shift.successors is not None:
             return shift.successors

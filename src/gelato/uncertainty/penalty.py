@@ -30,10 +30,10 @@ from gelato.geometry import (
     Composite,
     Index,
     Near,
+    compute_noise_effect,
     distance,
     find_neighbours,
     freeze,
-    spread,
 )
 from gelato.geometry.neighbours import chunk_size
 from gelato.model.latent import LatentModel
@@ -44,7 +44,7 @@ Tree = TypeVar("Tree")
 # Row number that leaves no data point out.
 NO_EXCLUSION = -1
 # The most distances held in memory: 1 GiB of floats.
-_BUDGET = 2**28
+_LARGEST_DISTANCE_COUNT = 2**28
 
 
 class AbstractPenalty(eqx.Module):
@@ -104,7 +104,7 @@ class Images(eqx.Module):
 
     @staticmethod
     @eqx.filter_jit
-    def of(metric: Composite, points: Float[Array, "n embedding"], segments: int) -> "Images":
+    def compute(metric: Composite, points: Float[Array, "n embedding"], segments: int) -> "Images":
         """Compute the images of points, in chunks of bounded memory."""
 
         def one(e: Embedded) -> tuple[Array, Array, Array]:
@@ -118,7 +118,7 @@ class Images(eqx.Module):
         outputs, scales, weights = jax.lax.map(one, points, batch_size=min(4096, len(points)))
         return Images(outputs, scales, weights, segments)
 
-    def lengths(
+    def compute_lengths(
         self,
         metric: Composite,
         e: Embedded,
@@ -160,16 +160,16 @@ class GeodesicDistance(AbstractPenalty):
     images: Images | None = None
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
-        return jnp.mean(self.neighbours(e, exclude)[1])
+        return jnp.mean(self.measure_neighbours(e, exclude)[1])
 
-    def neighbours(
+    def measure_neighbours(
         self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION
     ) -> tuple[Int[Array, " k"], Float[Array, " k"]]:
         """Return the `K` nearest rows under the metric and their geodesic distances."""
         rows, _ = find_neighbours(self.data, e, max(self.k, self.shortlist), exclude)
         others, metric = self.data.data[rows], self.metric
         if self.images is not None and isinstance(metric, Composite):
-            lengths = self.images.lengths(metric, e, rows, others)
+            lengths = self.images.compute_lengths(metric, e, rows, others)
         else:
             # The σ_F term of Theorem 2 changes slowly, so its weights at `e` are used for all
             # neighbours. This costs a tenth.
@@ -200,14 +200,14 @@ class Transport(AbstractPenalty):
     beta: Float[Array, ""]
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
-        near, far = self.terms(e, exclude)
+        near, far = self.compute_terms(e, exclude)
         return near + self.beta * far
 
-    def terms(
+    def compute_terms(
         self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION
     ) -> tuple[Scalar, Scalar]:
         """Return the neighbours' mean residual, and `σ_G(e)` times their mean distance."""
-        rows, lengths = self.geodesic.neighbours(e, exclude)
+        rows, lengths = self.geodesic.measure_neighbours(e, exclude)
         return jnp.mean(self.residuals[rows]), self.forward(e) * jnp.mean(lengths)
 
     @property
@@ -267,7 +267,7 @@ class ForwardNoise(AbstractPenalty):
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
         del exclude
-        return spread(self.metric, e) / jnp.sqrt(self.state_size)
+        return compute_noise_effect(self.metric, e) / jnp.sqrt(self.state_size)
 
 
 class Ambient(AbstractPenalty):
@@ -311,7 +311,7 @@ def map_rows(function: Callable[..., Tree], points: int, *arrays: Array) -> Tree
     Unlike a loop over chunks on the host, it can be part of a compiled program.
     """
     # Geodesics to twenty neighbours hold far more than the distances.
-    most = max(1, min(_BUDGET // points, chunk_size()))
+    most = max(1, min(_LARGEST_DISTANCE_COUNT // points, chunk_size()))
     # Use chunks of equal size where possible, because each size compiles another program.
     rows = max(1, len(arrays[0]))
     chunks = -(-rows // most)

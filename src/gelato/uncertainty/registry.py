@@ -56,7 +56,7 @@ _PENALTIES = {
     "ambient": RegisteredPenalty(
         "build_ambient", _LATENT, "distance to neighbours in state space, as in SUMO"
     ),
-    "none": RegisteredPenalty("build_nothing", _BOTH, "zero everywhere"),
+    "none": RegisteredPenalty("build_no_penalty", _BOTH, "zero everywhere"),
 }
 
 
@@ -78,7 +78,7 @@ def register_penalty(
     _PENALTIES[name] = RegisteredPenalty(build, tuple(spaces), help)
 
 
-def penalty_names(space: Space | None = None) -> tuple[str, ...]:
+def list_penalties(space: Space | None = None) -> tuple[str, ...]:
     """List the registered penalties, or those that work in one space."""
     found = _PENALTIES.items()
     return tuple(name for name, entry in found if space is None or space in entry.spaces)
@@ -87,7 +87,7 @@ def penalty_names(space: Space | None = None) -> tuple[str, ...]:
 def describe_penalties(space: Space | None = None) -> str:
     """Describe the penalties in one line, for help texts."""
     parts = []
-    for name in penalty_names(space):
+    for name in list_penalties(space):
         about = _PENALTIES[name].help
         parts.append(f"{name} ({about})" if about else name)
     return ", ".join(parts)
@@ -95,7 +95,7 @@ def describe_penalties(space: Space | None = None) -> str:
 
 def find_penalty(name: str, space: Space) -> RegisteredPenalty:
     """Find a penalty by name. Raise an error if it is unknown or does not work in the space."""
-    known = ", ".join(penalty_names(space))
+    known = ", ".join(list_penalties(space))
     if name not in _PENALTIES:
         raise InputError(f"penalty {name!r} is not one of {known}")
     entry = _PENALTIES[name]

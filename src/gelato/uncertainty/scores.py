@@ -29,7 +29,7 @@ def score_penalty(penalties: Values, errors: Values, threshold: float) -> dict[s
         **_interval("spearman", rank),
         "auroc": _round(auroc(penalties, alarm)),
         **_interval("auroc", area),
-        "risk_coverage": _round(excess_risk(penalties, errors)),
+        "risk_coverage": _round(compute_excess_risk(penalties, errors)),
     }
 
 
@@ -63,7 +63,7 @@ def auroc(values: Values, positive: Bool[np.ndarray, " n"]) -> float:
     return float(larger / (positives * negatives))
 
 
-def risk_coverage(penalties: Values, errors: Values) -> Values:
+def compute_risk_coverage(penalties: Values, errors: Values) -> Values:
     """Return the mean error of the `1, 2, …, n` least penalised rows (risk at each coverage)."""
     # Rows with equal penalties are not ordered, so each of them gets the mean error of all of them.
     _, group = np.unique(penalties, return_inverse=True)
@@ -71,9 +71,12 @@ def risk_coverage(penalties: Values, errors: Values) -> Values:
     return np.cumsum(mean[np.sort(group)]) / np.arange(1, len(errors) + 1)
 
 
-def excess_risk(penalties: Values, errors: Values) -> float:
+def compute_excess_risk(penalties: Values, errors: Values) -> float:
     """Return the area under the risk–coverage curve, with 0 for the true order and 1 for random."""
-    best, area = risk_coverage(errors, errors).mean(), risk_coverage(penalties, errors).mean()
+    best, area = (
+        compute_risk_coverage(errors, errors).mean(),
+        compute_risk_coverage(penalties, errors).mean(),
+    )
     return float((area - best) / (errors.mean() - best)) if errors.mean() > best else float("nan")
 
 

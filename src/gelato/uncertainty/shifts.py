@@ -79,7 +79,7 @@ def make_data_shifts(
         shifts.insert(
             1, Shift("perturbed", states, _add_noise(held_out, actions, levels, rng), levels)
         )
-    for name, recipe in _other_policies(environment).items():
+    for name, recipe in _find_policy_recipes(environment).items():
         shifts.append(_run_policy(name, recipe, rows, rng))
     return shifts
 
@@ -90,7 +90,7 @@ def make_copied_shifts(task: Task, rows: int, seed: int = _SEED) -> list[Shift]:
     Every row has its true successor.
     """
     drivers = {"held-out": str(task.behaviour_policy), "random": "random"}
-    visited = {name: _drive(task, driver, rows, seed) for name, driver in drivers.items()}
+    visited = {name: _record_driving(task, driver, rows, seed) for name, driver in drivers.items()}
     states, actions, successors, others, elsewhere = visited["held-out"]
     ones, random = np.ones(len(states)), visited["random"]
     return [
@@ -100,7 +100,7 @@ def make_copied_shifts(task: Task, rows: int, seed: int = _SEED) -> list[Shift]:
     ]
 
 
-def _drive(task: Task, driver: str, rows: int, seed: int) -> tuple[np.ndarray, ...]:
+def _record_driving(task: Task, driver: str, rows: int, seed: int) -> tuple[np.ndarray, ...]:
     """Drive with a policy and record states, actions and successors.
 
     For every state also record a uniform action and its successor in a copy.
@@ -132,7 +132,7 @@ def make_imagined_shifts(
     rng = np.random.default_rng(0)
     starts = held_out[np.sort(rng.permutation(len(held_out))[:rows])]
     drivers: dict[str, _Driver] = {"imagined": _ClonedPolicy(model.policy, fitted.scaling)}
-    expert = _other_policies(fitted.dataset.environment).get("expert")
+    expert = _find_policy_recipes(fitted.dataset.environment).get("expert")
     if expert is not None:
         weights = load_weights(expert.policies[0])
         drivers["imagined-expert"] = _ShippedPolicy(weights, fitted.scaling)
@@ -157,7 +157,7 @@ def _sample_actions(data: Transitions, count: int, rng: np.random.Generator) -> 
     return np.array([policy(np.empty(0), rng) for _ in range(count)])
 
 
-def _other_policies(environment: str | None) -> dict[str, Recipe]:
+def _find_policy_recipes(environment: str | None) -> dict[str, Recipe]:
     """Return recipes of a random and an expert policy, for tasks that come with an expert."""
     task = find_task(environment)
     if task is None or task.expert_policy is None:
