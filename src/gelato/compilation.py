@@ -98,7 +98,7 @@ TRAINED_PASSES = 3
 
 @dataclass(frozen=True)
 class Work:
-    """What a stage of training costs: multiply-adds, updates (launches) and programs to compile."""
+    """Cost of a training stage: multiply-adds, updates (launches) and programs to compile."""
 
     products: float = 0.0
     updates: int = 0

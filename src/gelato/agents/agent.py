@@ -21,7 +21,7 @@ Metrics = Mapping[str, Float[Array, ""]]
 
 
 class View(eqx.Module):
-    """Everything that one policy sees.
+    """The inputs of one policy's training.
 
     `logged` holds the data, one packed row per step (`agents.replay.unpack`). `reward_range` holds
     the lowest and the highest logged reward. `dynamics` is None for methods without a model.
@@ -37,7 +37,7 @@ class View(eqx.Module):
 
     @property
     def latent_size(self) -> int:
-        """The number of values the policy sees."""
+        """The size of the policy's input."""
         return self.starts.shape[-1]
 
     def make_imagined_mdp(self, horizon: int) -> ImaginedMDP:
@@ -80,7 +80,7 @@ class AbstractAgent(ABC):
     ) -> tuple[PyTree, Step] | None:
         """Return steps imagined with the current policy, or None to learn from the log alone.
 
-        The program subtracts the penalty from their rewards before `learn` sees them.
+        The program subtracts the penalty from their rewards before `learn` gets them.
         """
         del view, state, key
         return None

@@ -22,7 +22,7 @@ from gelato.random_streams import CLONE, INIT, derive_key
 
 
 class CloningState(eqx.Module):
-    """What training carries from update to update."""
+    """State of the training between updates."""
 
     actor: Actor
     optimiser: optax.OptState

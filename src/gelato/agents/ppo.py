@@ -31,14 +31,14 @@ _ITERATIONS_PER_BLOCK = 5
 
 
 class PPONetworks(eqx.Module):
-    """What is trained: policy and value."""
+    """The trained networks: policy and value."""
 
     actor: Actor
     value: MLP
 
 
 class PPOState(eqx.Module):
-    """What training carries from iteration to iteration; everything a checkpoint needs."""
+    """State of the training between iterations. A checkpoint stores exactly this."""
 
     networks: PPONetworks
     optimiser: optax.OptState

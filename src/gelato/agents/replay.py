@@ -1,6 +1,6 @@
 """A replay buffer that keeps the newest rows.
 
-A row is `(z, a, r, z′, end)` side by side, so that a batch is one gather.
+A row is the concatenation of `(z, a, r, z′, end)`, so that a batch is one gather.
 """
 
 import equinox as eqx

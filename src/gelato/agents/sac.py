@@ -39,7 +39,7 @@ _LARGEST_PENALTY = 3.0
 
 
 class SACNetworks(eqx.Module):
-    """What is trained."""
+    """The trained networks and the temperature."""
 
     actor: Actor
     critics: Critic

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, one JSON object for programs."""
+"""Output of the commands: tables for people, one JSON object for programs."""
 
 import json
 import os

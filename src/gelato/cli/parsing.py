@@ -18,7 +18,7 @@ from tyro.extras import SubcommandApp
 from gelato.errors import InputError
 
 registry = ConstructorRegistry()
-# Messages of Python's own conversions, and ours.
+# Messages of Python's conversions, and our plainer ones.
 _PLAIN_MESSAGES = (
     (r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number"),
     (r"could not convert string to float: ('.*?')", r"\1 is not a number"),
@@ -86,7 +86,7 @@ def _defer(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
     # A run-time type checker wraps every function. tyro must read the wrapper, not the function.
     vars(bind).pop("__wrapped__", None)
     bind.__name__, bind.__module__ = command.__name__, command.__module__
-    # A continuation line would become a line of its own in the help.
+    # The help would show a continuation line as a separate line.
     bind.__doc__ = re.sub(r"\n {12,}", " ", command.__doc__ or "")
     return bind
 

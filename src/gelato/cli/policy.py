@@ -125,7 +125,7 @@ def methods() -> None:
     from gelato.training.presets import list_methods
 
     rows = [(method.name, method.help) for method in list_methods().values()]
-    print_table(("method", "what it is"), rows)
+    print_table(("method", "description"), rows)
 
 
 def settings(reference: Positional[Ref], preset: Literal["default", "small"] = "default") -> None:

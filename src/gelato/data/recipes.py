@@ -11,7 +11,7 @@ from gelato.tasks.four_rooms import FOUR_ROOMS, FOUR_ROOMS_GOAL, Region
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a named dataset is made: each policy contributes an equal part in the real environment.
+    """The recipe of a named dataset: each policy contributes an equal part in the real environment.
 
     `size` counts transitions or whole episodes (`unit`). `episode_steps` is a time limit: with 1,
     each sample starts from a fresh state. Episodes that enter the `hole` of Four Rooms are dropped.

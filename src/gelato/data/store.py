@@ -207,7 +207,7 @@ def _count(episode: minari.EpisodeData, advance: Advance) -> minari.EpisodeData:
 def _partial_store() -> Iterator[Path]:
     """Yield a hidden folder that Minari uses as its store until the block ends; then remove it."""
     root, before = store_root(), os.environ.get("MINARI_DATASETS_PATH")
-    # Machines may share a store. Each one removes only the folders of its own dead processes.
+    # Machines may share a store. Each machine removes only folders of its dead processes.
     mine = f"{_PARTIAL}{platform.node()}-"
     for stale in root.glob(f"{mine}*"):
         process = stale.name.removeprefix(mine).split("-")[0]

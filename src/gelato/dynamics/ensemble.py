@@ -131,7 +131,7 @@ class LargestDeviation(AbstractPenalty):
 
 
 class EnsembleState(eqx.Module):
-    """What the fit carries from update to update."""
+    """State of the fit between updates."""
 
     members: Member
     optimiser: optax.OptState

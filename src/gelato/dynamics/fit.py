@@ -77,5 +77,5 @@ class AbstractFit(ABC):
         return 0.0
 
     def latent_size(self, state_size: int) -> int:
-        """Return the number of values that a policy sees."""
+        """Return the size of the policy's input."""
         return state_size

@@ -1,4 +1,4 @@
-"""What a policy needs from learned dynamics, one step at a time:
+"""The part of learned dynamics that a policy uses, one step at a time:
 
     z = encode(s)      e = embed(z, a)      (z′, r, end) ~ imagine(e)
 

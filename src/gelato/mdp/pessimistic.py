@@ -17,14 +17,14 @@ from gelato.uncertainty.penalty import AbstractPenalty
 
 
 class State(eqx.Module):
-    """Where an episode is: its latent state and the number of steps so far."""
+    """The current point of an episode: its latent state and the number of steps so far."""
 
     latent: Float[Array, "*batch latent"]
     elapsed: Int[Array, "*batch"]
 
 
 class Step(eqx.Module):
-    """One imagined step before it is penalised. `embedding` is what the penalty judges.
+    """One imagined step before it is penalised. `embedding` is the input of the penalty.
 
     `extra` is what the policy returned with the action, such as a log-density.
     """
@@ -119,7 +119,7 @@ def start_episodes(mdp: ImaginedMDP, episodes: int, *, key: PRNGKeyArray) -> Sta
 def rollout(
     mdp: ImaginedMDP, states: State, act: Act, steps: int, *, key: PRNGKeyArray
 ) -> tuple[Step, State]:
-    """Run episodes side by side: steps `[steps, episodes]`, and the final states of the episodes.
+    """Run parallel episodes. Return steps `[steps, episodes]` and the final states.
 
     `act(z, key=key)` returns an action and anything to keep with it. When an episode ends, a new
     one starts from the data, so every row is a valid step.

@@ -15,7 +15,7 @@ from gelato.mdp.pessimistic import PessimisticMDP, State, Step
 
 
 class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """Episodes of the MDP side by side. Observations are latent states, rewards `r − λU`.
+    """Parallel episodes of the MDP. Observations are latent states, rewards `r − λU`.
 
     An episode that ends restarts in the same step; `infos["final_obs"]` then holds its last state.
     `infos["penalty"]` always holds `U`.

@@ -1,4 +1,4 @@
-"""How solvers converge to a geodesic between two states: length by iterations and by modes."""
+"""Convergence of solvers to a geodesic between two states: length by iterations and modes."""
 
 from collections.abc import Sequence
 from pathlib import Path

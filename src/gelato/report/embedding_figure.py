@@ -39,7 +39,7 @@ def draw_embedding(
     points: int | None = None,
     pictures: Pictures | None = None,
 ) -> None:
-    """Draw both layouts side by side, coloured by the time in the trajectory."""
+    """Draw both layouts next to each other, coloured by the time in the trajectory."""
     data = fitted.dataset.transitions
     rows = choose_rows(data, points or min(_POINTS, len(data)))
     model = fitted.seed(0)

@@ -248,7 +248,7 @@ class Run:
 def open_run(path: Path | str, kind: str, **settings: Any) -> Iterator[Run]:
     """Lock a run's folder, describe a new run or check that an old one is the same, and yield it.
 
-    Other processes are refused until the block ends.
+    Other processes get an error until the block ends.
     """
     run = Run(Path(path))
     with run.lock():

@@ -1,4 +1,4 @@
-"""`Task`: everything the library knows about one environment, and the registry of tasks.
+"""`Task`: all facts about one environment that the library uses, and the registry of tasks.
 
 A task is one value. Presets, scores, simulators, evaluation and time estimates find it with
 `find_task`, so registering a task once is enough:
@@ -97,7 +97,7 @@ class Task:
     frames_per_second: float | None = None
     """Frame rate of these frames."""
     drawing_help: str = "install the packages that the environment draws with"
-    """What to do if the environment cannot be drawn."""
+    """The remedy if the environment cannot be rendered."""
     step_seconds: float = 0.0
     """Seconds per step on one core, for time estimates; 0: negligible."""
     presets: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
@@ -155,7 +155,7 @@ def register_task(task: Task) -> Task:
     if task.entry_point is not None:
         if task.environment in gymnasium.registry:
             raise InputError(
-                f"task {task.name!r}: Gymnasium already knows {task.environment}; remove "
+                f"task {task.name!r}: Gymnasium already has {task.environment}; remove "
                 "entry_point or choose another id"
             )
         gymnasium.register(

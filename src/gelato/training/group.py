@@ -75,7 +75,7 @@ def train_group(
 
 @dataclass
 class _Training:
-    """What the blocks of one group share, and the latest measurements."""
+    """The data that the blocks of one group share, and the latest measurements."""
 
     plan: Plan
     group: Group

@@ -14,7 +14,7 @@ from gelato.uncertainty.registry import find_penalty
 
 @dataclass(frozen=True)
 class Method:
-    """What to train.
+    """A combination of fit, penalty and agent to train.
 
     `fit` makes the dynamics that the agent imagines steps in; None means no model. `penalty` is a
     registered name or a penalty of your own, and `penalty_weight` is λ, in units of reward for a

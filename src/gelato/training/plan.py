@@ -1,4 +1,4 @@
-"""What a training will do, checked before any file is written."""
+"""The plan of a training, checked before any file is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -115,7 +115,7 @@ def _store_scales(
 def encode_states(
     dynamics: AbstractDynamics | None, states: Float[Array, "n state"]
 ) -> Float[Array, "n latent"]:
-    """Return what a policy sees of normalised states."""
+    """Encode normalised states as inputs of the policy."""
     return states if dynamics is None else _encode(dynamics, states)
 
 

@@ -1,4 +1,4 @@
-"""The one compiled program that trains every agent: variants × seeds of policies side by side.
+"""The one compiled program that trains every agent: variants × seeds of policies in parallel.
 
 A variant has its own penalty, λ and fraction of real data; variants share the models. A seed has
 its own model, embedded data and random numbers. Random numbers come from `(seed, stream, step)`, so

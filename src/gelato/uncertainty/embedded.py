@@ -34,7 +34,7 @@ class EmbeddedData(eqx.Module):
 
     @property
     def embeddings(self) -> Float[Array, "n embedding"]:
-        """Where the transitions lie."""
+        """The embeddings of the transitions."""
         return self.index.data
 
 
