@@ -220,7 +220,7 @@ def test_trust_judges_rows_of_other_data_by_episode_and_step(
     )
     assert len(table.read_text().splitlines()) == 41
     main(command)
-    assert "episodes with the largest" in capsys.readouterr().out
+    assert "episodes with the largest penalty" in capsys.readouterr().out
 
 
 def test_trust_refuses_data_of_other_actions_and_a_penalty_that_cannot_tell(

@@ -7,7 +7,14 @@ from tyro.conf import Positional, arg
 
 from gelato.cli.data import Ref
 from gelato.cli.model import load_fitted
-from gelato.cli.output import check_file, check_picture, check_records, print_json, print_table
+from gelato.cli.output import (
+    check_file,
+    check_picture,
+    check_records,
+    print_json,
+    print_table,
+    print_title,
+)
 from gelato.uncertainty.registry import describe_penalties, find_penalty
 
 if TYPE_CHECKING:
@@ -201,9 +208,8 @@ def _print_least_known(judged: list[dict[str, Any]]) -> None:
         worst = max(own, key=lambda row: row["penalty"])
         at = f"{worst['penalty']:.2f} at step {worst['step']}"
         rows.append((str(episode), f"{len(own):,}", trusted, f"{mean[episode]:.2f}", at))
-    print_table(
-        ("episodes with the largest penalty", "rows", "trusted", "mean penalty", "maximum"), rows
-    )
+    print_title("episodes with the largest penalty")
+    print_table(("episode", "rows", "trusted", "mean penalty", "maximum"), rows)
 
 
 def _list_scales(report: "Report") -> dict[str, Any]:
