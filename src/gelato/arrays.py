@@ -31,7 +31,7 @@ def take(tree: Any, index: int | Int[np.ndarray, " k"]) -> Any:
 
 
 def copy_arrays(tree: Any) -> Any:
-    """Copy every array into a buffer of its own.
+    """Copy every array into a separate buffer.
 
     A training block donates the buffers of its input state, so two arrays must not share a buffer.
     Weakly typed arrays become strongly typed, like arrays loaded from a file.

@@ -34,7 +34,7 @@ _OPTIONS = {
 
 
 def enable_compilation_cache() -> None:
-    """Keep compiled programs between processes, unless the user configured JAX's own cache."""
+    """Keep compiled programs between processes, unless the user configured the cache of JAX."""
     folder = os.environ.get("GELATO_COMPILATION_CACHE", "")
     configured = jax.config.values["jax_compilation_cache_dir"]
     if folder.lower() == "off" or configured is not None:

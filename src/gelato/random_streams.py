@@ -29,5 +29,5 @@ HELD_OUT_NOISE = 2**31
 
 
 def derive_key(key: PRNGKeyArray, stream: int, step: Int[Array, ""] | int = 0) -> PRNGKeyArray:
-    """Return the key of one stream at one step. `key` is the seed's own key."""
+    """Return the key of one stream at one step. `key` is the key of the seed."""
     return jax.random.fold_in(jax.random.fold_in(key, stream), step)

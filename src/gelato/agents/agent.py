@@ -78,7 +78,7 @@ class AbstractAgent(ABC):
     def imagine(
         self, view: View, state: PyTree, *, key: PRNGKeyArray
     ) -> tuple[PyTree, Step] | None:
-        """Return steps imagined with the current policy, or None to learn from the log alone.
+        """Return steps imagined with the current policy, or None to use logged data only.
 
         The program subtracts the penalty from their rewards before `learn` gets them.
         """

@@ -31,7 +31,7 @@ class CloningState(eqx.Module):
 
 @dataclass(frozen=True)
 class Cloning(AbstractAgent):
-    """Behaviour cloning from the log alone."""
+    """Behaviour cloning from logged data only."""
 
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""

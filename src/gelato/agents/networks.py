@@ -18,7 +18,7 @@ DrawnAction = tuple[Float[Array, "*batch action"], Float[Array, "*batch"]]
 class Actor(eqx.Module):
     """`π(a|z)`: a Gaussian squashed into the action box, or a distribution over discrete actions.
 
-    Actions have the form that the model expects: in their own units, or one-hot.
+    Actions have the form that the model expects: in their original units, or one-hot.
     """
 
     network: MLP

@@ -38,8 +38,8 @@ class Named:
 def resolve_named(parsed: Reference) -> Named:
     """Return the dataset with the size and seed of a reference.
 
-    Without options this is the default dataset. If it was not made yet but others were, it is the
-    largest of these.
+    Without options this is the default dataset. If it does not exist yet but other sizes do, it is
+    the largest of these.
     """
     name = parsed.target
     if Path(name).expanduser().is_file():

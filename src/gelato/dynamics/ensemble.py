@@ -248,7 +248,7 @@ def _block(
     config: EnsembleConfig,
     updates: int,
 ) -> tuple[EnsembleState, Float[Array, " seeds"], Float[Array, " seeds"]]:
-    """A block of updates for every seed; every member draws batches of its own."""
+    """A block of updates for every seed; every member draws separate batches."""
     data, seeds = constants
 
     def one(state: EnsembleState, seed: Int[Array, ""]) -> tuple[EnsembleState, Array, Array]:
@@ -297,7 +297,7 @@ def _compute_losses(
     pairs: Float[Array, "members n pair"],
     targets: Float[Array, "members n target"],
 ) -> Float[Array, " members"]:
-    """Every member's negative log-likelihood per dimension on a batch of its own."""
+    """The negative log-likelihood per dimension of each member, on separate batches."""
 
     def one(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
         outcome, end = member(pair)

@@ -107,7 +107,7 @@ def _compute_minima(index: Index, query: Float[Array, " dim"]) -> Float[Array, "
         products = jnp.tensordot(
             _join(high, low, high), index.blocks, axes=(0, 2), precision="default"
         )
-        # An explicit minimum over few long rows, and a barrier that keeps it: XLA's own reduction
+        # An explicit minimum over few long rows, and a barrier that keeps it: XLA's reduction
         # runs at half the speed or reads the rows twice.
         rows = zip(index.half_squares, products, strict=True)
         return jax.lax.optimization_barrier(

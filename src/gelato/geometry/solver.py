@@ -22,7 +22,7 @@ from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
 
 
 class Geodesic(eqx.Module):
-    """A curve with its length and energy; `converged` is the result of the solver's own test."""
+    """A curve with its length and energy; `converged` is the result of the solver's test."""
 
     curve: Curve
     length: Scalar

@@ -216,7 +216,7 @@ def make_positive(
 def apply_members(members: Any, *inputs: Float[Array, "n _"]) -> Any:
     """Apply every member of an ensemble to every row.
 
-    The member is the first axis of the weights and of the result. Each member gets its own copy of
+    The member is the first axis of the weights and of the result. Each member gets one copy of
     the inputs: a layer is then one batched product without a transpose.
     """
     count = len(jax.tree.leaves(eqx.filter(members, eqx.is_array))[0])

@@ -70,7 +70,7 @@ def _draw_map(axes: Axes, data: Transitions) -> None:
 def _draw_ranges(axes: Axes, data: Transitions) -> None:
     """Draw the 5th to 95th percentile of each dimension in units of its standard deviation.
 
-    This shows skew and outliers, whatever the units.
+    This shows skew and outliers in any units.
     """
     rows = choose_evenly(data, 100_000)
     states = np.asarray(data.states)[rows]
