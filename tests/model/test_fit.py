@@ -316,7 +316,7 @@ def test_a_checkpoint_cut_short_is_passed_over_for_the_one_before_it(tmp_path, c
     newest = tmp_path / "checkpoints/000000000003.npz"
     newest.write_bytes(newest.read_bytes()[:60])
     assert run.load_checkpoint(3, {"x": np.zeros(3)}) is None
-    assert "damaged or cut short; going back" in " ".join(capsys.readouterr().err.split())
+    assert "damaged or cut short; using the previous" in " ".join(capsys.readouterr().err.split())
     np.testing.assert_array_equal(run.load_checkpoint(2, {"x": np.zeros(3)})["x"], 2.0)
 
 
@@ -404,7 +404,10 @@ def test_a_constant_reward_and_a_singular_metric_are_said(untrained, tmp_path, c
         config=replace(TINY, updates=100, variance_updates=100, latent_size=8),
     )
     error = " ".join(capsys.readouterr().err.split())
-    assert "the reward is always 3" in error and "2·M·d_S = 8 is less than d_E = 9" in error
+    assert (
+        "the reward is always 3" in error
+        and "state size = 8 is less than the embedding size 9" in error
+    )
     result = check_model(fitted)
     assert result["seeds"][0]["reward_r2"] is None and "singular" in result["warnings"][0]
 
@@ -447,7 +450,7 @@ def test_small_states_get_few_latent_dimensions_unless_the_paper_says_so():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"latent_size": 0}, "latent_size is 0"),
+        ({"latent_size": 0}, "latent_size=0"),
         ({"activation": "relu"}, "'relu' is not one of"),
         ({"hidden": ()}, "width"),
     ],
