@@ -397,7 +397,7 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
         ),
         (
             ["train", "four-rooms-hole", "--run", "R", "--state-noise", "1", "--method", "sac"],
-            "changes nothing for sac",
+            "has no effect on sac",
         ),
         (
             ["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "1", "--method", "bc"],

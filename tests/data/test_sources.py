@@ -106,7 +106,7 @@ def test_the_command_line_imports_the_plugins_it_is_told_about(
     assert '"transitions": 4' in capsys.readouterr().out
     for value, message in (
         ("absent.py", "GELATO_PLUGINS: absent.py: no such file"),
-        ("no_such_module", "no module is called 'no_such_module'"),
+        ("no_such_module", "cannot find the module 'no_such_module'"),
     ):
         monkeypatch.setenv("GELATO_PLUGINS", value)
         with pytest.raises(SystemExit) as stop:
