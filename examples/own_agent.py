@@ -102,12 +102,12 @@ class IQL(AbstractAgent):
         fixed = jax.lax.stop_gradient
         values = jax.vmap(networks.value)(batch.latents)[:, 0]
         after = fixed(jax.vmap(networks.value)(batch.next_latents)[:, 0])
-        lowest = fixed(jnp.min(agents.every_member(targets, batch.latents, batch.actions), axis=0))
+        lowest = fixed(jnp.min(agents.apply_members(targets, batch.latents, batch.actions), axis=0))
         error = lowest - values
         weight = jnp.where(error > 0, self.expectile, 1 - self.expectile)
         value_loss = jnp.mean(weight * error**2)
         target = batch.rewards + self.discount * (1 - batch.terminated) * after
-        found = agents.every_member(networks.critics, batch.latents, batch.actions)
+        found = agents.apply_members(networks.critics, batch.latents, batch.actions)
         critic_loss = jnp.mean((found - target) ** 2)
         advantage = jnp.minimum(jnp.exp(self.beta * fixed(error)), 100.0)
         densities = jax.vmap(lambda z, a: log_density(networks.actor, z, a))
@@ -124,7 +124,7 @@ def log_density(actor: Actor, z: Array, action: Array) -> Float[Array, ""]:
     unit = (2 * action - low - high) / (high - low)
     # `arctanh` is infinite at the edge of the box, so such actions are moved inside a little.
     choice = jnp.arctanh(jnp.clip(unit, -0.999, 0.999))
-    return actor.density_and_entropy(z, choice)[0]
+    return actor.compute_density_and_entropy(z, choice)[0]
 
 
 def main() -> None:

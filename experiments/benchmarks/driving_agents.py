@@ -100,7 +100,7 @@ def _train(name: str, shipped: dict[str, PPONetworks], whole: bool) -> PPONetwor
         replace(CONFIG, discount=plan.discount),
         steps=plan.whole if whole else plan.steps,
         learner=None if plan.begin is None else shipped[plan.begin],
-        watch=watch,
+        should_continue=watch,
     )
     layers = enumerate(kept[0].actor.network.layers)
     weights = {

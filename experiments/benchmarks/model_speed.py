@@ -13,7 +13,7 @@ import numpy as np
 
 from gelato.data.reference import load
 from gelato.model.config import PAPER
-from gelato.model.fit import MEANS, begin_phase, new_models, prepare_data, run_block
+from gelato.model.fit import MEANS, begin_phase, make_models, prepare_data, run_block
 from gelato.model.split import split_dataset
 from gelato.runs.records import record_speed
 
@@ -26,7 +26,7 @@ def seconds_per_block(reference: str, seeds: int, updates: int, blocks: int) -> 
     split = split_dataset(dataset, PAPER.held_out_fraction, rewards_to_unit_range=True)
     train, numbers = split.train, jnp.arange(seeds)
     constants = (prepare_data(*split.parts, split.scaling, PAPER, range(seeds)), numbers)
-    models = new_models(PAPER, train.states.shape[1], train.action_space, numbers)
+    models = make_models(PAPER, train.states.shape[1], train.action_space, numbers)
     state = begin_phase(PAPER, MEANS, models)
     times = []
     for _ in range(blocks + 1):

@@ -19,7 +19,7 @@ from gelato.runs.records import record_speed
 from gelato.uncertainty.build import PenaltyInputs, build_penalty, choose_segments
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
-from gelato.uncertainty.registry import penalty_names
+from gelato.uncertainty.registry import list_penalties
 
 RESULTS = Path(__file__).parents[2] / "results" / "speed.json"
 STEPS = 10_000
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--points", type=int)
     parser.add_argument("--rounds", type=int, default=3)
-    names = penalty_names("latent")
+    names = list_penalties("latent")
     parser.add_argument("--penalties", nargs="+", default=list(names), choices=names)
     parser.add_argument(
         "--solved",

@@ -15,9 +15,9 @@ from matplotlib.patches import Rectangle
 from experiments.figures.command import run_figure
 from experiments.rooms import check_rooms, encode_cells
 from gelato.report.figures import FigureRequest
-from gelato.report.latent_space import decoder_metric, draw_volume, measure_plane
+from gelato.report.latent_space import build_decoder_metric, draw_volume, measure_plane
 from gelato.report.style import GREY, INK, MARK, SHADE, save
-from gelato.tasks.four_rooms import FREE, SIZE, free_cells, land_distances
+from gelato.tasks.four_rooms import FREE, SIZE, compute_walking_distances, list_free_cells
 
 # This cell is next to a wall. The cell behind the wall is near in a straight line, but far to walk.
 MARKED = (0, 6)
@@ -31,8 +31,8 @@ def draw_four_rooms(request: FigureRequest) -> None:
     fitted = request.load_model()
     check_rooms(fitted)
     model = fitted.seed(0)
-    metric, codes = decoder_metric(model), encode_cells(fitted, model)
-    marked = int(np.flatnonzero((free_cells() == MARKED).all(axis=1))[0])
+    metric, codes = build_decoder_metric(model), encode_cells(fitted, model)
+    marked = int(np.flatnonzero((list_free_cells() == MARKED).all(axis=1))[0])
     figure = Figure(figsize=(9.6, 2.9), layout="constrained")
     axes = figure.subplots(1, 4)
     draw_volume(axes[0], metric, codes)
@@ -45,7 +45,7 @@ def draw_four_rooms(request: FigureRequest) -> None:
     panels = [
         ("(b) geodesic distance", "along the metric", geodesic),
         ("(c) Euclidean latent distance", "in latent units", latent),
-        ("(d) true land distance", "steps of one cell", land_distances()[marked]),
+        ("(d) true land distance", "steps of one cell", compute_walking_distances()[marked]),
     ]
     for axis, (title, label, distances) in zip(axes[1:], panels, strict=True):
         image = _draw_plan(axis, distances)

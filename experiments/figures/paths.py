@@ -23,7 +23,15 @@ from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, INK, MARK, SHADE, save
 from gelato.runs.folder import Run
 from gelato.tasks import make_environment
-from gelato.tasks.four_rooms import ACTIONS, FOUR_ROOMS_GOAL, FREE, GOAL, SIZE, cell_at, position
+from gelato.tasks.four_rooms import (
+    ACTIONS,
+    FOUR_ROOMS_GOAL,
+    FREE,
+    GOAL,
+    SIZE,
+    encode_position,
+    find_cell,
+)
 from gelato.training.policies import TrainedPolicy, most_valued
 from gelato.uncertainty.build import build_penalty
 from gelato.uncertainty.calibration import calibrate
@@ -89,7 +97,7 @@ def _draw_plan(axes: Axes, title: str) -> None:
 def _count_visits(fitted: FittedModel) -> Float[np.ndarray, "rows columns"]:
     counts = np.zeros(FREE.shape)
     for state in np.asarray(fitted.dataset.transitions.states):
-        counts[cell_at(state)] += 1
+        counts[find_cell(state)] += 1
     return counts
 
 
@@ -105,7 +113,7 @@ def _penalise_plan(fitted: FittedModel, seed: int) -> Float[np.ndarray, "rows co
     def embed_one(state: Float[Array, " state"]) -> Float[Array, " embedding"]:
         return model.embedding(model.encode(state).mean, right)
 
-    states = jnp.asarray(fitted.scaling.states(position(cells)))
+    states = jnp.asarray(fitted.scaling.states(encode_position(cells)))
     values = penalise(penalty, jax.vmap(embed_one)(states))
     plan = np.full(FREE.shape, np.nan)
     plan[tuple(cells.T)] = np.asarray(values)

@@ -24,7 +24,7 @@ from gelato.uncertainty.build import PenaltyInputs, build_penalty
 from gelato.uncertainty.calibration import calibrate
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import penalise
-from gelato.uncertainty.registry import penalty_names
+from gelato.uncertainty.registry import list_penalties
 
 RING = 3
 # Points along the side of a cell.
@@ -39,7 +39,7 @@ def draw_penalties(request: FigureRequest) -> None:
     embeddings = embed_plan(fitted, model)
     side, _, moves, size = embeddings.shape
     train, held_out = (embed(model, fitted.scaling, part) for part in fitted.parts)
-    shown = [name for name in penalty_names("latent") if name != "none"]
+    shown = [name for name in list_penalties("latent") if name != "none"]
     columns = -(-len(shown) // 2)
     figure = Figure(figsize=(2.4 * columns, 5.2), layout="constrained")
     axes = figure.subplots(2, columns).ravel()

@@ -28,7 +28,7 @@ def require_positive(settings: object, *names: str) -> None:
         entries = value if isinstance(value, tuple) else (value,)
         if not entries or not all(entry > 0 for entry in entries):
             many = "one or more numbers, each" if isinstance(value, tuple) else "a number"
-            raise InputError(f"{name} is {value}; it must be {many} greater than 0")
+            raise InputError(f"{name}={value}: must be {many} greater than 0")
 
 
 def first_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from gelato.agents.networks import Actor, Critic
 from gelato.agents.ppo import PPO
 from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.agents.sac import SAC
-from gelato.model.networks import MLP, every_member
+from gelato.model.networks import MLP, apply_members
 from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
 
 __all__ = [
@@ -24,8 +24,8 @@ __all__ = [
     "Metrics",
     "ReplayBuffer",
     "View",
+    "apply_members",
     "derive_key",
-    "every_member",
     "pack",
     "unpack",
 ]

@@ -22,7 +22,7 @@ from gelato.random_streams import CLONE, INIT, derive_key
 
 
 class CloningState(eqx.Module):
-    """What training carries from update to update."""
+    """State of the training between updates."""
 
     actor: Actor
     optimiser: optax.OptState
@@ -31,7 +31,7 @@ class CloningState(eqx.Module):
 
 @dataclass(frozen=True)
 class Cloning(AbstractAgent):
-    """Behaviour cloning from the log alone."""
+    """Behaviour cloning from logged data only."""
 
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
@@ -40,7 +40,7 @@ class Cloning(AbstractAgent):
     batch_size: int = 256
     """Transitions per update."""
     updates: int = 300_000
-    """Updates in all."""
+    """Total number of updates."""
     epoch: int = 1_000
     """Updates between two rows of metrics."""
 

@@ -33,8 +33,8 @@ def build_app(*, brief: bool = False) -> Commands:
     from gelato.cli.uncertainty import trust, uncertainty
 
     app = Commands()
-    app.command(data, name="data", help="See, make and import logged transitions.")
-    app.command(model, name="model", help="Fit the latent model of dynamics and check it.")
+    app.command(data, name="data", help="List, generate, summarise and import datasets.")
+    app.command(model, name="model", help="Fit the latent dynamics model and measure its accuracy.")
     for command in (uncertainty, trust, train, methods, settings, evaluate, table, export, figure):
         summary = (command.__doc__ or "").partition("\n")[0]
         app.command(command, name=command.__name__, help=summary if brief else None)
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(1)
         _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
     except MemoryError:
-        _fail("not enough memory for data of that size; use fewer transitions", 2)
+        _fail("not enough memory for this dataset; use fewer transitions", 2)
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except KeyboardInterrupt:
         _fail(
-            "interrupted; finished work is kept, and no half-written file is left",
+            "interrupted; finished work is saved. Repeat the command to continue",
             exit_code(),
         )
 

@@ -4,7 +4,7 @@
 |---|---|
 | `hopper-medium` | a named dataset, made on first use |
 | `hopper-medium,transitions=50000,seed=1` | the same recipe, another size or seed |
-| `intersection,episodes=20` | driving is counted in episodes |
+| `intersection,episodes=20` | driving datasets have their size in episodes |
 | `minari:ID` | a Minari dataset, local or remote |
 | `d4rl:PATH` | a D4RL HDF5 file |
 | `file:PATH` | a plain `.npz`, `.hdf5` or `.h5` file |

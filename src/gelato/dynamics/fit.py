@@ -18,7 +18,7 @@ from gelato.uncertainty.registry import Space
 
 @dataclass(frozen=True)
 class PenaltySettings:
-    """Where penalties look for neighbours: `neighbours` of them among `points` transitions."""
+    """Settings of the penalties' search: find `neighbours` among `points` transitions."""
 
     neighbours: int = 20
     points: int = 100_000
@@ -43,11 +43,14 @@ class AbstractFitted(ABC):
 
 
 class AbstractFit(ABC):
-    """Settings of a fit, as a frozen dataclass. Methods with equal fits share what was fitted."""
+    """Settings of a fit, as a frozen dataclass.
+
+    Methods with equal fits share the fitted dynamics.
+    """
 
     # The folder of the run in which the fit keeps its files.
     folder: str
-    # Where a penalty of this fit lives (`register_penalty`).
+    # The space in which penalties of this fit work (see `register_penalty`).
     space: Space
 
     @property
@@ -56,7 +59,7 @@ class AbstractFit(ABC):
         return 0.1
 
     def check(self, split: Split) -> None:  # noqa: B027 - nothing to check is a valid answer
-        """Refuse data that cannot be fitted, before any file is written."""
+        """Raise an `InputError` for data that cannot be fitted, before any file is written."""
 
     @abstractmethod
     def fit(self, split: Split, folder: Path, seeds: tuple[int, ...]) -> AbstractFitted:
@@ -87,5 +90,5 @@ class AbstractFit(ABC):
         return 0.0
 
     def latent_size(self, state_size: int) -> int:
-        """Return the number of values that a policy sees."""
+        """Return the size of the policy's input."""
         return state_size

@@ -21,7 +21,8 @@ class ModelConfig:
     decoders: int = 5
     """Number of decoders in the ensemble, `M` in the paper."""
     hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of all networks except the forward model; couplings have one."""
+    """Widths of the hidden layers of all networks except the forward model. The networks in the
+    couplings have only one hidden layer."""
     forward_hidden: tuple[int, ...] = (512, 512)
     """Widths of the hidden layers of the forward model."""
     couplings: int = 2
@@ -29,7 +30,8 @@ class ModelConfig:
     activation: str = "silu"
     """Activation of all networks; it must be smooth: silu, tanh, gelu or softplus."""
     input_scale: float = 1.0
-    """Scale of the first weights of forward model, reward and termination; larger: finer detail."""
+    """Scale of the initial first-layer weights of forward model, reward and termination. A larger
+    scale lets them fit finer detail."""
     shortcuts: bool = True
     """Whether encoder, forward model, reward and decoders have a linear shortcut."""
     minimum_variance: float = 1e-4
@@ -37,9 +39,11 @@ class ModelConfig:
     observation_minimum_variance: float = 1e-6
     """Smallest variance of the variance networks of decoders and reward (phase 2)."""
     variance_per_dimension: bool = False
-    """Whether phase 1 calibrates one variance per state dimension instead of one for all."""
+    """Whether phase 1 computes a separate variance for each state dimension. Otherwise all
+    dimensions share one."""
     variance_centres: int = 0
-    """Number of centres of radial decoder variances, which grow in gaps of the data; 0: an MLP."""
+    """Number of centres of the radial decoder variance, which is large in gaps of the data. 0: use
+    an MLP for the variance."""
     kl_weight: float = 0.1
     """Weight of both KL divergences in the objective."""
     prediction_weight: float = 1.0
@@ -49,9 +53,9 @@ class ModelConfig:
     batch_size: int = 256
     """Number of transitions in a batch."""
     learning_rate: float = 1e-3
-    """Learning rate of Adam, at the start if it decays."""
+    """Initial learning rate of Adam."""
     learning_rate_decay: bool = True
-    """Whether the learning rate decays to 1% in each phase, along a cosine."""
+    """Whether the learning rate decays to 1% in each phase, on a cosine schedule."""
     gradient_norm: float | None = 10.0
     """Norm to which gradients are clipped; None: no clipping."""
     target_rate: float = 0.01

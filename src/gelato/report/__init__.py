@@ -1,4 +1,4 @@
-"""Figures and tables: reads what other stages wrote, never trains."""
+"""Figures and tables. They read the results of other stages and never train."""
 
 from typing import TYPE_CHECKING
 

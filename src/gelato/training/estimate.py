@@ -1,4 +1,4 @@
-"""An estimate of how long a training will take: its arithmetic over this machine's speed."""
+"""Estimate the duration of a training: multiply-adds divided by this machine's speed."""
 
 import os
 import time
@@ -18,7 +18,7 @@ _SHARE = 0.5
 
 
 def estimate_seconds(plan: Plan) -> float:
-    """Estimate the duration, within a factor of two where it was compared."""
+    """Estimate the duration. Where we compared, it was right within a factor of two."""
     transitions = plan.dataset.transitions
     state_size, action_size = transitions.states.shape[1], transitions.action_space.size
     seeds = len(plan.seeds)

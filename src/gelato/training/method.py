@@ -1,4 +1,4 @@
-"""A method is a value: a fit, a penalty, an agent, a penalty weight and a fraction of real data."""
+"""A method: an immutable object with a fit, penalty, agent, penalty weight and real fraction."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from gelato.uncertainty.registry import find_penalty
 
 @dataclass(frozen=True)
 class Method:
-    """What to train.
+    """A combination of fit, penalty and agent to train.
 
     `fit` makes the dynamics that the agent imagines steps in; None means no model. `penalty` is a
     registered name or a penalty of your own, and `penalty_weight` is λ, in units of reward for a
-    penalty of 1. `real_fraction` is the fraction of each batch that comes from the log.
+    penalty of 1. `real_fraction` is the fraction of logged data in each batch.
     """
 
     name: str
@@ -30,7 +30,9 @@ class Method:
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
-            raise InputError(f"method {self.name!r}: a name is not empty and holds no slash")
+            raise InputError(
+                f"method {self.name!r}: a method name must not be empty or contain a slash"
+            )
         if not isinstance(self.agent, AbstractAgent):
             raise InputError(f"method {self.name}: agent must be an AbstractAgent")
         if self.fit is not None and not isinstance(self.fit, AbstractFit):
@@ -42,7 +44,10 @@ class Method:
                 "it must lie between 0 and 1"
             )
         if self.fit is None and (self.real_fraction < 1 or not self.agent.reads_log):
-            raise InputError(f"method {self.name}: without a fit it can only learn from the log")
+            raise InputError(
+                f"method {self.name}: without a fit there are no imagined steps; give a fit, or "
+                "an agent that learns from logged data with real_fraction=1"
+            )
         self._check_penalty()
 
     def _check_penalty(self) -> None:
@@ -108,11 +113,9 @@ def describe_value(value: object) -> object:
 
 
 def check_penalty_weight(weight: float) -> None:
-    """Refuse what cannot be λ."""
+    """Raise an error if the penalty weight is not a finite number of at least 0."""
     if not 0 <= weight < math.inf:
-        raise InputError(
-            f"the penalty weight is {weight}; it must be a finite number of at least 0"
-        )
+        raise InputError(f"penalty_weight={weight}: must be a finite number of at least 0")
 
 
 @dataclass(frozen=True)

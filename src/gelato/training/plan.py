@@ -1,4 +1,4 @@
-"""What a training will do, checked before any file is written."""
+"""The plan of a training, checked before any file is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Plan:
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Methods by the program that trains them."""
+        """The methods, grouped by the program that trains them."""
         return group_methods(self.methods)
 
     @cached_property
@@ -59,7 +59,7 @@ class Plan:
         return None if self.fitted is None else fit.use_model(self.fitted)
 
     def fit(self, fit: AbstractFit | None, run: Path) -> AbstractFitted | None:
-        """Fit every seed in the run, read what was fitted there, or use the model given."""
+        """Fit every seed in the run folder, read an existing fit, or use the given model."""
         if fit is None:
             return None
         given = self.given(fit)
@@ -122,7 +122,8 @@ def _choose_methods(methods: MethodLike | Sequence[MethodLike], parts: Parts) ->
     names = [method.name for method in chosen]
     if not names or len(set(names)) < len(names):
         raise InputError(
-            f"methods are {', '.join(names) or '(none)'}; give at least one, each with its own name"
+            f"methods: {', '.join(names) or '(none)'}. Give at least one method, and different "
+            "names"
         )
     return tuple(chosen)
 
@@ -131,6 +132,6 @@ def _check_actions(dataset: Dataset) -> None:
     space = dataset.transitions.action_space
     if isinstance(space, Continuous) and not np.isfinite([space.low, space.high]).all():
         raise InputError(
-            f"{dataset.reference}: the action range is unbounded; "
-            "give it, for a file with ,low=,high="
+            f"{dataset.reference}: the action range is unbounded. Set it; for a file add "
+            ",low=A,high=B"
         )

@@ -1,4 +1,4 @@
-"""From fitted dynamics to everything that the policies of one program see."""
+"""Build the inputs of all policies of one program from the fitted dynamics."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def build_population(
     """
     scaling = split.scaling if fitted is None else fitted.scaling
     every = split.dataset.transitions
-    # A row that ends the task needs no successor: nothing after it counts.
+    # A terminal row needs no successor, because its target has no future value.
     transitions = every[np.asarray(every.has_successor | every.terminated)]
     batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
     rewards = jnp.asarray(transitions.rewards, jnp.float32)
@@ -132,7 +132,7 @@ def _store_scales(
 def encode_states(
     dynamics: AbstractDynamics | None, states: Float[Array, "n state"]
 ) -> Float[Array, "n latent"]:
-    """Return what a policy sees of normalised states."""
+    """Encode normalised states as inputs of the policy."""
     return states if dynamics is None else _encode(dynamics, states)
 
 

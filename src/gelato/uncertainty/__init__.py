@@ -1,9 +1,9 @@
-"""Penalties that say where the model can be trusted, their calibration, and how well they do it."""
+"""Penalties that estimate where the model is unreliable: calibration and evaluation."""
 
 from typing import TYPE_CHECKING
 
 from gelato.lazy import import_on_use
-from gelato.uncertainty.registry import penalty_names, register_penalty
+from gelato.uncertainty.registry import list_penalties, register_penalty
 
 if TYPE_CHECKING:
     from gelato.uncertainty.build import PenaltyInputs, build_penalty
@@ -24,8 +24,8 @@ __all__ = [
     "embed",
     "embed_pairs",
     "judge_penalties",
+    "list_penalties",
     "penalise",
-    "penalty_names",
     "register_penalty",
 ]
 
