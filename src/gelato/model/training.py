@@ -136,7 +136,10 @@ def load_model(path: Path | str, dataset: Dataset | None = None) -> FittedModel:
     run = find_model(path)
     description = run.description
     dataset = dataset or _load_data(run, description["data"]["reference"])
-    config = _read_config(description["config"])
+    try:
+        config = _read_config(description["config"])
+    except InputError as error:
+        raise InputError(f"{run.folder / 'run.json'}: {error}") from error
     split = split_dataset(
         dataset, config.held_out_fraction, rewards_to_unit_range=config.rewards_to_unit_range
     )
@@ -183,7 +186,12 @@ def _read_config(fields: Mapping[str, Any]) -> ModelConfig:
     for name, value in values.items():
         if isinstance(value, list):
             values[name] = tuple(value)
-    return ModelConfig(**values)
+    try:
+        return ModelConfig(**values)
+    except TypeError as error:
+        raise InputError(
+            f"the settings of the model are not those of this version of gelato ({error})"
+        ) from error
 
 
 def _load_data(run: Run, reference: str) -> Dataset:

@@ -11,6 +11,9 @@ from gelato.errors import InputError
 from gelato.uncertainty.build import Penalty, name_penalty
 from gelato.uncertainty.registry import find_penalty
 
+# Beside a penalty of this size, a reward of 1 is less than half a step of single precision.
+_LARGEST_WEIGHT = 2.0**24
+
 
 @dataclass(frozen=True)
 class Method:
@@ -87,6 +90,11 @@ def check_penalty_weight(weight: float) -> None:
     if not 0 <= weight < math.inf:
         raise InputError(
             f"the penalty weight is {weight}; it must be a finite number of at least 0"
+        )
+    if weight > _LARGEST_WEIGHT:
+        raise InputError(
+            f"the penalty weight is {weight:g}; above {_LARGEST_WEIGHT:,.0f} single precision "
+            "drops the reward beside the penalty. Use a smaller weight"
         )
 
 

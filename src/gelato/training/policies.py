@@ -55,7 +55,7 @@ def trained_policies(
                 f"{run}: has no best policies, because no environment measured their returns; "
                 "use the last ones"
             )
-        policies = load_policies(group / f"{which}.npz")
+        policies = load_policies(Run(group).check(f"{which}.npz"))
         for policy, (name, number), wanted in zip(policies, labels, chosen, strict=True):
             if wanted:
                 where = environment or data["environment"]
