@@ -5,7 +5,7 @@ from pathlib import Path
 from gelato.errors import InputError
 
 # No compression of ours, NumPy's or HDF5's gzip makes data smaller than this.
-_LARGEST_RATIO = 1_032
+LARGEST_RATIO = 1_032
 # Arrays of this size are harmless, whatever the file says.
 _SMALL = 2**24
 
@@ -17,7 +17,7 @@ def check_memory(what: str, claimed: int, stored: int) -> None:
     """
     if claimed <= _SMALL:
         return
-    if claimed > _LARGEST_RATIO * stored:
+    if claimed > LARGEST_RATIO * stored:
         raise InputError(
             f"{what} claims {claimed / 1e6:,.0f} MB, but the file stores {stored:,} bytes of it; "
             "the file is damaged, or its rows were never written"
