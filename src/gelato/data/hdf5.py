@@ -14,15 +14,15 @@ _INSIDE = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
 
 
 @contextmanager
-def open_hdf5(path: Path) -> Iterator[h5py.File]:
-    """Open an HDF5 file for reading."""
+def open_hdf5(path: Path, source: str | None = None) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading; errors begin with `source`. Default: its path."""
     try:
         file = h5py.File(path, "r")
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read it") from error
     except Exception as error:  # h5py raises a dozen kinds of exceptions for damage.
         raise InputError(
-            f"{path}: not a readable HDF5 file, perhaps cut short ({first_line(error)})"
+            f"{source or path}: not a readable HDF5 file, perhaps cut short ({first_line(error)})"
         ) from error
     with file:
         yield file
@@ -68,7 +68,7 @@ def check_objects(path: Path, source: str) -> None:
     def find_link(name: bytes, info: h5py.h5l.LinkInfo) -> bytes | None:
         return None if info.type in _INSIDE else name
 
-    with open_hdf5(path) as file:
+    with open_hdf5(path, f"{source}: {path.name}") as file:
         names: list[bytes] = []
         try:
             outside = file.id.links.visit(find_link, info=True)
