@@ -158,7 +158,7 @@ def test_memory_is_compared_with_what_is_free() -> None:
     if free is None:
         pytest.skip("this system does not say how much memory is free")
     check_memory("a file", 10**7, 1)
-    with pytest.raises(InputError, match="a file needs .* GB of memory, but only"):
+    with pytest.raises(InputError, match=r"a file needs .* GB of memory, but only"):
         check_memory("a file", 10 * free, 10 * free)
 
 

@@ -114,7 +114,7 @@ def test_links_inside_a_run_lead_to_no_other_file(tmp_path: Path, name: str) -> 
 
 def test_a_log_that_is_another_files_second_name_is_not_appended_to(tmp_path: Path) -> None:
     victim, run = tmp_path / "victim.csv", make_run(tmp_path / "run")
-    os.replace(run.folder / "metrics.csv", victim)
+    (run.folder / "metrics.csv").rename(victim)
     os.link(victim, run.folder / "metrics.csv")
     before = victim.read_text()
     with run.lock():
@@ -372,7 +372,7 @@ def test_a_damaged_policy_is_one_line(tmp_path: Path, name: str, array: np.ndarr
 # 12. λ, threads, and power failures.
 @pytest.mark.parametrize("weight", [1e38, 2.0**25])
 def test_a_huge_penalty_weight_is_refused_by_its_name(weight: float) -> None:
-    with pytest.raises(InputError, match="penalty weight is .* drops the reward"):
+    with pytest.raises(InputError, match=r"penalty weight is .* drops the reward"):
         check_penalty_weight(weight)
 
 
