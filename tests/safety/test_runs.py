@@ -199,6 +199,18 @@ def test_leftovers_of_the_dead_are_removed_and_work_of_the_living_is_kept(tmp_pa
     ]
 
 
+def test_checkpoints_of_a_run_killed_at_its_very_end_are_removed(
+    tmp_path: Path, shared_store: Path
+) -> None:
+    command = ["model", "fit", "four-rooms,transitions=200", "--run", str(tmp_path / "run")]
+    command += ["--updates", "2", "--variance-updates", "2", "--batch-size", "8"]
+    main(command)
+    with open_run(tmp_path / "run", "model", **_settings(tmp_path / "run")) as run:
+        run.save_checkpoint(2, {"weights": np.zeros(2)})  # as if it had not been removed yet
+    main(command)
+    assert run.checkpoints == []
+
+
 # 5. Text files have no checksum, and a log overrides a result.
 def test_a_changed_digit_is_found_in_every_file(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")

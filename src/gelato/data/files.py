@@ -101,6 +101,8 @@ def _open(path: Path) -> Iterator[tuple[set[str], Read]]:
         raise InputError(f"{path}: no such file")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name the file inside it")
+    if not path.is_file():
+        raise InputError(f"{path}: is not a plain file; copy its content into one")
     kind = path.suffix.lower()
     if kind == ".npz":
         with _open_npz(path) as opened:

@@ -75,23 +75,28 @@ class _Writer:
         self._scalar = h5py.h5s.create(h5py.h5s.SCALAR)
         self._types: dict[np.dtype[Any], h5py.h5t.TypeID] = {}
         self._extents: dict[tuple[int, ...], h5py.h5s.SpaceID] = {}
+        # Without times, equal data gives equal files.
+        self._group = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+        self._large = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         self._small = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        for properties in (self._group, self._large, self._small):
+            properties.set_obj_track_times(False)
         self._small.set_layout(h5py.h5d.COMPACT)
 
     def write(self, name: str, attributes: dict[str, int], arrays: dict[str, np.ndarray]) -> None:
         """Write the group of an episode with empty infos."""
-        group = h5py.h5g.create(self._file, name.encode())
+        group = h5py.h5g.create(self._file, name.encode(), None, self._group)
         for key, value in attributes.items():
             attribute = h5py.h5a.create(group, key.encode(), h5py.h5t.NATIVE_INT64, self._scalar)
             attribute.write(np.array(value))
-        h5py.h5g.create(group, b"infos")
+        h5py.h5g.create(group, b"infos", None, self._group)
         for key, array in arrays.items():
             if array.dtype not in self._types:
                 self._types[array.dtype] = h5py.h5t.py_create(array.dtype, logical=True)
             if array.shape not in self._extents:
                 self._extents[array.shape] = h5py.h5s.create_simple(array.shape)
             kind, extent = self._types[array.dtype], self._extents[array.shape]
-            layout = self._small if array.nbytes <= _SMALL else None
+            layout = self._small if array.nbytes <= _SMALL else self._large
             dataset = h5py.h5d.create(group, key.encode(), kind, extent, layout)
             dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array))
 

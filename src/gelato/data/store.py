@@ -331,6 +331,9 @@ def _open(dataset_id: str, *, download: bool) -> minari.MinariDataset:
 def _check_metadata(data: Path, source: str) -> None:
     """Check what Minari would believe: it makes an environment, or arrays of any size."""
     path = data / "metadata.json"
+    for file in data.iterdir():
+        if not (file.is_file() or file.is_dir()):
+            raise InputError(f"{source}: {file} is not a plain file; remove it")
     metadata = read_json(path)
     if not isinstance(metadata, dict):
         raise InputError(f"{path}: damaged (not an object)")

@@ -119,6 +119,7 @@ def fit_latent_model(
     }
     with open_run(folder, "model", **settings) as run:
         if run.has("model"):
+            run.remove_checkpoints()
             return _read_models(run, split, config, seeds)
         data = prepare_data(split.train, split.held_out, split.scaling, config, seeds)
         models = _run_phases(run, dataset, config, seeds, data)

@@ -143,7 +143,7 @@ class Run:
                 raise InputError(f"{self.folder}: contains other files; use another folder")
 
     def _refuse_links(self) -> None:
-        """Refuse links inside the folder: they could make a run write to other places."""
+        """Refuse links and devices in the folder: a run could write to other places."""
         for place, folders, files in os.walk(self.folder):
             for name in folders + files:
                 path = Path(place) / name
@@ -152,6 +152,8 @@ class Run:
                         f"{path}: is a symbolic link, and a run may write to its files only. "
                         "Replace the link by what it points to"
                     )
+                if name in files and path.exists() and not path.is_file():
+                    raise InputError(f"{path}: is not a plain file; remove it")
 
     def begin(self, kind: str, **settings: Any) -> bool:
         """Describe a new run, or check that an old one has the same settings.
@@ -277,7 +279,10 @@ class Run:
             return None
 
     def remove_checkpoints(self) -> None:
-        """Remove all checkpoints; a finished run needs none."""
+        """Remove all checkpoints; a finished run needs none.
+
+        A run that was killed meanwhile still has some, so its next reader calls this too.
+        """
         for step in self.checkpoints:
             (self.folder / "checkpoints" / f"{step:012d}.npz").unlink()
 

@@ -64,7 +64,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / NAME
     if not path.exists():
         return None
-    fields = read_json(path)
+    fields = read_json(path) if path.is_file() else None
     try:
         files: dict[str, list[Content]] = {}
         for name, contents in fields["files"].items():
@@ -99,6 +99,8 @@ def _describe(manifest: Manifest) -> Mapping[str, object]:
 def check_file(folder: Path, name: str, remedy: str) -> Path:
     """Return the path of a file of a run; raise an error if its content is not a listed one."""
     path = folder / name
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is not a plain file; remove it")
     for _ in range(_ATTEMPTS):
         if not path.exists() or not (folder / NAME).exists():
             return path

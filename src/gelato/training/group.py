@@ -39,6 +39,7 @@ def train_group(
     names = [method.name for method in group.methods]
     with open_run(path, "agents", methods=names, seeds=list(plan.seeds)) as folder:
         if (path / "results.json").exists() and folder.has("last"):
+            folder.remove_checkpoints()
             return folder.read_records()
         fitted = plan.fit(group.fit, run)
         population = build_population(
