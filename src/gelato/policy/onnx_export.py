@@ -6,6 +6,7 @@
 onnxruntime runs the graph before the file is written, and every output is compared.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -78,7 +79,7 @@ def export_guarded(
     outputs = [_add_policy(graph, policy), *add_guard(graph, trust, policy.space)]
     known = {
         "penalty": trust.penalty,
-        "prototypes": str(trust.calibrated.penalty.distance.points),
+        "prototypes": str(trust.points),
         "limit": f"{trust.limit:.6g}",
         "false_alarm_rate": f"{trust.false_alarm_rate:.4g}",
         "coverage": f"{trust.bounds.coverage:.4g}",
@@ -111,6 +112,24 @@ def sample_observations(policy: DeployedPolicy) -> Float[np.ndarray, "n state"]:
     rng = np.random.default_rng(0)
     noise = rng.standard_normal((_ROWS, len(policy.mean)))
     return (policy.mean + 2 * policy.scale * noise).astype(np.float32)
+
+
+def measure_latency(path: Path, steps: int = 2_000) -> tuple[float, float]:
+    """Measure milliseconds per step on one core: the median and the 99% quantile."""
+    _, onnxruntime = _import_packages()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    size = session.get_inputs()[0].shape[1]
+    observations = np.random.default_rng(0).normal(size=(_ROWS, 1, size)).astype(np.float32)
+    taken = []
+    for step in range(steps + _ROWS):
+        begin = time.perf_counter()
+        session.run(None, {"observation": observations[step % _ROWS]})
+        taken.append(1_000 * (time.perf_counter() - begin))
+    # The first steps warm up caches.
+    median, high = np.quantile(taken[_ROWS:], (0.5, 0.99))
+    return float(median), float(high)
 
 
 def _add_policy(graph: Graph, policy: DeployedPolicy) -> Any:

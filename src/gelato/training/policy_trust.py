@@ -4,6 +4,7 @@ The policy is judged as it will be deployed. It sees states in the data's units;
 are the decoded states of the latent model.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +51,13 @@ class Rollouts:
         return inside.sum(axis=0).astype(float)
 
 
+def _make_trust(fitted: FittedModel, seed: int) -> Trust:
+    return Trust(fitted, seed=seed)
+
+
 def judge_policies(
     run: Path | str,
+    make_trust: Callable[[FittedModel, int], Trust] = _make_trust,
     *,
     method: str | None = None,
     seed: int | None = None,
@@ -64,6 +70,7 @@ def judge_policies(
 ) -> list[Record]:
     """Judge policies of a training run; one record for each.
 
+    `make_trust` makes the judge for the model of one seed.
     The states are those of `data`, or of the held-out episodes of the model. Rollouts begin at the
     first states of episodes. Shares of trusted steps are given for the logged actions, the policy's
     actions and uniformly random actions at the same states, and for the policy's imagined steps.
@@ -78,7 +85,7 @@ def judge_policies(
     with progress("judging policies", len(policies)) as advance:
         for trained in sorted(policies, key=lambda trained: trained.seed):
             if trust is None or trust.seed != trained.seed:
-                trust = Trust(fitted, seed=trained.seed)
+                trust = make_trust(fitted, trained.seed)
             records.append(judge_policy(trained, trust, logged, rows, rollouts, horizon))
             advance(1)
     return records
@@ -137,7 +144,7 @@ def imagine(
     penalties, happened = [], []
     for key in jax.random.split(jax.random.key(0), horizon):
         states = fitted.scaling.states.inverse(np.asarray(_decode(dynamics, z)))
-        actions = space.encode(_act(policy, states))
+        actions = space.encode(_act(policy, np.asarray(states)))
         e, z, ended = _step(dynamics, z, actions, key)
         penalties.append(np.asarray(trust.penalise(e)))
         happened.append(alive)
@@ -177,7 +184,7 @@ def _step(
 
     def step(e: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
         imagined = dynamics.imagine(e, key=key)
-        return imagined.latent, imagined.ended
+        return imagined.latent, imagined.terminated
 
     following, ended = jax.vmap(step)(e, jax.random.split(key, len(z)))
     return e, following, ended

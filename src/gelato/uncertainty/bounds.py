@@ -27,9 +27,9 @@ _ROWS = 20_000
 class Predicted(eqx.Module):
     """Embeddings of pairs, and mean and deviation of their next states, in normalised units."""
 
-    embeddings: Float[Array, "n embedding"]
-    mean: Float[Array, "n state"]
-    deviation: Float[Array, "n state"]
+    embeddings: Float[Array, "*n embedding"]
+    mean: Float[Array, "*n state"]
+    deviation: Float[Array, "*n state"]
 
 
 @dataclass(frozen=True)

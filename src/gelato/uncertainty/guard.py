@@ -35,8 +35,10 @@ from gelato.uncertainty.scores import ORDINARY
 
 # Candidates for the number of states whose actions are compared, and for the width of the kernel in
 # standard deviations of the logged actions.
-_STATES = (20, 50, 100, 200)
+_STATES = (5, 10, 20, 50, 100, 200)
 _WIDTHS = (0.05, 0.1, 0.2, 0.4, 0.8)
+# One-hot actions are √2 apart. These give another action 0.2%, 2%, 14% or 37% of an equal one.
+_WIDTHS_DISCRETE = (0.4, 0.5, 0.7, 1.0)
 _HELD_OUT = 1024
 # An action that nobody took has a tiny density. The floor keeps it from deciding alone.
 _LEAST_DENSITY = 1e-12
@@ -119,8 +121,8 @@ def choose_kernel(
     """
     best, chosen = -np.inf, (1, _WIDTHS[-1])
     for k in sorted({min(k, squares.shape[1]) for k in _STATES}):
-        for width in _WIDTHS:
-            # The kernel's mass: a sum over one-hot actions, which are √2 apart, or an integral.
+        for width in _WIDTHS_DISCRETE if discrete else _WIDTHS:
+            # The kernel's mass: a sum over one-hot actions, or an integral.
             mass = 1 + (size - 1) * np.exp(-1 / width**2) if discrete else width**size
             density = np.exp(-squares[:, :k] / (2 * width**2)).mean(axis=1) / mass
             likelihood = np.log(np.maximum(density, _LEAST_DENSITY)).mean()

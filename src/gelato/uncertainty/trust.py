@@ -1,5 +1,6 @@
 """`trust(states, actions)`: on which inputs the model can be trusted, and how wrong it can be."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from gelato.uncertainty.embedded import embed, rms, sample_out_of_distribution
 
 # Data points that neighbours are searched among. An exported guard holds as many (its prototypes).
 POINTS = 10_000
-_DEFAULT = "guard"
+DEFAULT_PENALTY = "guard"
 _HELD_OUT = 10_000
 # Largest acceptable share of out-of-distribution pairs that would be trusted.
 _MOST = 0.5
@@ -71,7 +72,7 @@ class Trust:
         self,
         fitted: FittedModel | Path | str,
         *,
-        penalty: Penalty = _DEFAULT,
+        penalty: Penalty = DEFAULT_PENALTY,
         seed: int = 0,
         points: int | None = POINTS,
         coverage: float = 0.9,
@@ -87,9 +88,10 @@ class Trust:
         self.fitted, self.model, self.seed = fitted, fitted.seed(fitted.seeds.index(seed)), seed
         scaling, parts = fitted.scaling, fitted.parts
         data = embed(self.model, scaling, parts[0], points)
-        known = embed(self.model, scaling, parts[1], _HELD_OUT)
+        held_out = embed(self.model, scaling, parts[1], _HELD_OUT)
+        self.points = len(data)
         self.penalty = name_penalty(penalty)
-        built = build_penalty(penalty, PenaltyInputs(self.model, data, known))
+        built = build_penalty(penalty, PenaltyInputs(self.model, data, held_out))
         self.calibrated = calibrate(built, self.model, scaling, data)
         rows = self._choose_calibration(calibration)
         episodes = number_episodes(rows)
@@ -243,6 +245,16 @@ class Trust:
         if outside.any():
             row = np.argwhere(outside)[0][0]
             raise InputError(f"action in row {row} is outside the actions [{low}, {high}]")
+
+
+def measure_bound(judged: Sequence[Record]) -> float | None:
+    """Return the share of judged rows whose error is within its bound; None if none is known."""
+    held = []
+    for row in judged:
+        error, bound = row["error"], row["error_bound"]
+        if isinstance(error, float) and isinstance(bound, float):
+            held.append(error <= bound)
+    return float(np.mean(held)) if held else None
 
 
 def check_spaces(fitted: FittedModel, dataset: Dataset) -> None:
