@@ -23,6 +23,7 @@ import onnxruntime
 import gelato
 from gelato.data import Dataset
 from gelato.policy.onnx_export import export_guarded
+from gelato.runs.records import Record, merge_records
 
 ENVIRONMENT, LARGEST = "InvertedPendulum-v5", 3.0
 # Gains of a linear controller for position, angle and their velocities.
@@ -135,7 +136,9 @@ def main() -> None:
     """Learn, export, and compare the policy with and without its guard."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--short", action="store_true", help="a poor policy in a few episodes")
-    short = parser.parse_args().short
+    parser.add_argument("--results", type=Path, help="also merge the records into this JSON file")
+    arguments = parser.parse_args()
+    short = arguments.short
     episodes, updates = (5, 1_000) if short else (50, 10_000)
     with tempfile.TemporaryDirectory() as folder:
         path = learn(record(episodes=60), Path(folder), updates)
@@ -145,6 +148,16 @@ def main() -> None:
         guarded = Guarded(session, keep_safe)
         with_guard = falls(guarded, push, episodes)
         share = guarded.handed_over / guarded.steps
+        if arguments.results is not None:
+            row: Record = {
+                "what": "robot",
+                "push": push,
+                "unguarded_failures": alone,
+                "guarded_failures": with_guard,
+                "handed_over": round(share, 4),
+                "episodes": episodes,
+            }
+            merge_records(arguments.results, [row], keys=("what", "push"))
         print(
             f"push {push:.1f} rad/s: {alone:.0%} of episodes fail without the guard, "
             f"{with_guard:.0%} with it (safe controller in {share:.1%} of steps)"

@@ -176,8 +176,13 @@ def _open(content: bytes) -> Run:
     names = [output.name for output in session.get_outputs()]
 
     def run(observations: Float[np.ndarray, "n state"]) -> dict[str, np.ndarray]:
-        found = session.run(None, {"observation": observations})
-        return dict(zip(names, map(np.asarray, found), strict=True))
+        found = {}
+        for name, values in zip(
+            names, session.run(None, {"observation": observations}), strict=True
+        ):
+            # onnxruntime's integers have a C type of their own, which annotations do not know.
+            found[name] = np.asarray(values).astype(values.dtype.name)
+        return found
 
     return run
 

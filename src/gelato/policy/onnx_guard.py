@@ -24,7 +24,7 @@ from gelato.model.networks import (
 from gelato.policy.deploy import make_stage
 from gelato.policy.onnx_graph import Graph, activate, add_stage
 from gelato.uncertainty.bounds import ErrorBounds
-from gelato.uncertainty.guard import Guard, UnusualAction
+from gelato.uncertainty.guard import LEAST_SQUARE, LEAST_WEIGHT, Guard, UnusualAction
 from gelato.uncertainty.trust import Trust
 
 
@@ -110,14 +110,26 @@ def _add_penalty(graph: Graph, guard: Guard, e: str, z: str, action: str) -> str
 
 
 def _add_unusual_action(graph: Graph, part: UnusualAction, z: str, action: str) -> str:
-    _, rows = _add_neighbours(graph, part.states, z, part.k)
+    distances, rows = _add_neighbours(graph, part.states, z, part.k)
+    weights = _add_weights(graph, distances, part.k)
     others = graph.add("Gather", graph.constant(np.asarray(part.actions)), rows, axis=0)
     own = graph.add("Div", action, graph.constant(np.asarray(part.scale)))
     squares = _add_squares(graph, others, own)
     factor = graph.constant(np.float32(-0.5 / np.square(part.width)))
-    exponents = graph.add("Mul", squares, factor)
-    total = graph.add("ReduceLogSumExp", exponents, axes=[1], keepdims=0)
-    return graph.add("Sub", graph.constant(np.float32(np.log(part.k))), total)
+    exponents = graph.add("Add", graph.add("Log", weights), graph.add("Mul", squares, factor))
+    density = graph.add("ReduceLogSumExp", exponents, axes=[1], keepdims=0)
+    axis = graph.constant(np.array([1]))
+    total = graph.add("Log", graph.add("ReduceSum", weights, axis, keepdims=0))
+    return graph.add("Sub", total, density)
+
+
+def _add_weights(graph: Graph, distances: str, k: int) -> str:
+    """Add `weigh` of `uncertainty/guard.py`."""
+    squares = graph.add("Mul", distances, distances)
+    farthest = graph.slice(squares, k - 1, k)
+    farthest = graph.add("Max", farthest, graph.constant(np.float32(LEAST_SQUARE)))
+    above = graph.add("Sub", graph.constant(np.float32(1)), graph.add("Div", squares, farthest))
+    return graph.add("Max", above, graph.constant(np.float32(LEAST_WEIGHT)))
 
 
 def _add_neighbours(graph: Graph, index: Index, query: str, k: int) -> tuple[str, str]:

@@ -5,7 +5,7 @@ action. `Guard` therefore adds the question that a user asks: at states like thi
 like this taken? It is the larger of two parts, each in units of its spread over held-out data:
 
     EuclideanDistance   (1/K) Σₖ ‖e − eₖ‖                    how far the pair is from the data
-    UnusualAction       −log (1/K) Σₖ exp(−‖a − aₖ‖²/2h²)    how rare the action is at such states
+    UnusualAction       −log Σₖ wₖ exp(−‖a − aₖ‖²/2h²)       how rare the action is at such states
 
 The first part stands for −log p(s, a) and the second for −log π(a|s) of the logged behaviour. Both
 need only the networks and a table of data points, so they fit into an exported graph.
@@ -40,15 +40,21 @@ _WIDTHS = (0.05, 0.1, 0.2, 0.4, 0.8)
 # One-hot actions are √2 apart. These give another action 0.2%, 2%, 14% or 37% of an equal one.
 _WIDTHS_DISCRETE = (0.4, 0.5, 0.7, 1.0)
 _HELD_OUT = 1024
+# Grid worlds repeat states exactly. A little noise, in standard deviations of the latent states and
+# fixed once, gives repeated states an order that does not depend on rounding.
+_NOISE = 1e-2
+# They keep the weights defined where all neighbours are equally near.
+LEAST_WEIGHT, LEAST_SQUARE = 1e-6, 1e-30
 # An action that nobody took has a tiny density. The floor keeps it from deciding alone.
 _LEAST_DENSITY = 1e-12
 
 
 class UnusualAction(AbstractPenalty):
-    """`U(e) = −log (1/K) Σₖ exp(−‖a − aₖ‖²/2h²)` over the `K` nearest latent states.
+    """`U(e) = −log Σₖ wₖ exp(−‖a − aₖ‖²/2h²)` over the `K` nearest latent states.
 
     Up to a constant, this is `−log π̂(a|s)` for a kernel density of width `h`. `actions` are in
-    standard deviations of the logged actions, and so is `h`.
+    standard deviations of the logged actions, and so is `h`. The weights `wₖ ∝ 1 − (dₖ/d_K)²` fall
+    to zero at the last neighbour, so that `U` is continuous where neighbours change.
     """
 
     model: LatentModel
@@ -59,20 +65,29 @@ class UnusualAction(AbstractPenalty):
     k: int = eqx.field(static=True)
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
-        exponents = -self.squares(e, exclude) / (2 * self.width**2)
-        return jnp.log(self.k) - jax.nn.logsumexp(exponents)
+        distances, squares = self.compare(e, exclude)
+        weights = weigh(distances)
+        exponents = jnp.log(weights) - squares / (2 * self.width**2)
+        return jnp.log(jnp.sum(weights)) - jax.nn.logsumexp(exponents)
 
-    def squares(
+    def compare(
         self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION
-    ) -> Float[Array, " k"]:
-        """Return the squared distances to the actions at the nearest states, nearest first."""
+    ) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
+        """Return distances to the nearest states, and squared distances to the actions there."""
         z, a = self.model.embedding.inverse(e)
-        rows, _ = find_neighbours(self.states, z, self.k, exclude)
-        return jnp.sum((self.actions[rows] - a / self.scale) ** 2, axis=1)
+        rows, distances = find_neighbours(self.states, z, self.k, exclude)
+        return distances, jnp.sum((self.actions[rows] - a / self.scale) ** 2, axis=1)
 
     @property
     def points(self) -> int:
         return len(self.states)
+
+
+def weigh(distances: Float[Array, "*batch k"]) -> Float[Array, "*batch k"]:
+    """Return weights that fall from 1 to almost 0 at the last of these distances."""
+    squares = distances**2
+    farthest = jnp.maximum(squares[..., -1:], LEAST_SQUARE)
+    return jnp.maximum(1 - squares / farthest, LEAST_WEIGHT)
 
 
 class Guard(AbstractPenalty):
@@ -100,31 +115,41 @@ def fit_unusual_action(
 ) -> UnusualAction:
     """Build `UnusualAction` with the kernel under which held-out actions are most likely."""
     z, a = _invert_all(model, data.embeddings)
+    z += _NOISE * jnp.std(z, axis=0) * jax.random.normal(jax.random.key(0), z.shape)
     discrete = isinstance(model.policy, MLP)
     spread = jnp.std(a, axis=0)
     scale = jnp.ones_like(spread) if discrete else jnp.where(spread > 0, spread, 1.0)
     most = min(_STATES[-1], len(data) - 1)
     unfinished = UnusualAction(model, prepare(z), a / scale, scale, jnp.ones(()), most)
     rows = choose_evenly(held_out, _HELD_OUT)
-    squares = np.asarray(_measure_squares(unfinished, held_out.embeddings[rows]))
-    k, width = choose_kernel(squares, len(scale), discrete=discrete)
+    distances, squares = _compare_all(unfinished, held_out.embeddings[rows])
+    k, width = choose_kernel(
+        np.asarray(distances), np.asarray(squares), len(scale), discrete=discrete
+    )
     return UnusualAction(model, unfinished.states, a / scale, scale, jnp.float32(width), k)
 
 
 def choose_kernel(
-    squares: Float[np.ndarray, "rows k"], size: int, *, discrete: bool
+    distances: Float[np.ndarray, "rows k"],
+    squares: Float[np.ndarray, "rows k"],
+    size: int,
+    *,
+    discrete: bool,
 ) -> tuple[int, float]:
     """Choose the number of states and the width of the kernel with the largest likelihood.
 
-    `squares` are squared distances from held-out actions to the actions at their nearest states.
-    `size` is the number of action dimensions.
+    `distances` are those of held-out rows to their nearest states, and `squares` the squared
+    distances to the actions there. `size` is the number of action dimensions.
     """
     best, chosen = -np.inf, (1, _WIDTHS[-1])
     for k in sorted({min(k, squares.shape[1]) for k in _STATES}):
+        weights = np.asarray(weigh(jnp.asarray(distances[:, :k])))
+        weights = weights / weights.sum(axis=1, keepdims=True)
         for width in _WIDTHS_DISCRETE if discrete else _WIDTHS:
             # The kernel's mass: a sum over one-hot actions, or an integral.
             mass = 1 + (size - 1) * np.exp(-1 / width**2) if discrete else width**size
-            density = np.exp(-squares[:, :k] / (2 * width**2)).mean(axis=1) / mass
+            kernels = np.exp(-squares[:, :k] / (2 * width**2)) / mass
+            density = np.sum(weights * kernels, axis=1)
             likelihood = np.log(np.maximum(density, _LEAST_DENSITY)).mean()
             if likelihood > best:
                 best, chosen = likelihood, (k, width)
@@ -159,5 +184,7 @@ def _measure(penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]) 
 
 
 @eqx.filter_jit
-def _measure_squares(penalty: UnusualAction, embeddings: Float[Array, "n embedding"]) -> Array:
-    return map_rows(penalty.squares, penalty.points, embeddings)
+def _compare_all(
+    penalty: UnusualAction, embeddings: Float[Array, "n embedding"]
+) -> tuple[Array, Array]:
+    return map_rows(penalty.compare, penalty.points, embeddings)

@@ -206,7 +206,7 @@ class Trust:
         steps = chosen - starts[episodes]
         scale = np.asarray(self.fitted.scaling.states.scale)
         following = np.asarray(transitions.next_states)[chosen]
-        errors = np.asarray(rms((verdict.next_states - following) / scale))
+        errors = np.asarray(rms(jnp.asarray((verdict.next_states - following) / scale)))
         known = np.asarray(transitions.has_successor)[chosen]
         records: list[Record] = []
         for index in range(len(chosen)):
