@@ -550,3 +550,45 @@ def test_a_run_says_what_it_was_made_with(finished: Path) -> None:
     assert records["sac"]["discount"] == AGENT.discount
     assert records["sac"]["transitions"] == 600
     assert 0 < records["bc"]["data_return"] < 1
+
+
+def test_policies_are_judged_at_logged_states_and_in_imagined_rollouts(finished, capsys) -> None:
+    command = ["trust", str(finished), "--policy", "--rows", "40", "--horizon", "3"]
+    main([*command, "--method", "gelato", "--json"])
+    records = json.loads(capsys.readouterr().out)["records"]
+    assert [record["seed"] for record in records] == [0, 1]
+    for record in records:
+        assert (record["rows"], record["horizon"]) == (40, 3)
+        for share in ("logged", "policy", "uniform", "imagined"):
+            assert 0 <= record[f"{share}_trusted"] <= 1
+        assert 0 <= record["steps_inside"] <= 3
+    main([*command, "--method", "bc", "--seed", "1"])
+    assert "steps inside" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "--out", "rows.csv"])
+    assert "--out writes the rows of DATA" in capsys.readouterr().err
+
+
+def test_the_exported_graph_holds_the_guard_unless_told_otherwise(
+    finished, tmp_path, capsys
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    where = ["export", str(finished), "--method", "bc", "--onnx", str(tmp_path / "policy.onnx")]
+    main([*where, "--prototypes", "100"])
+    assert "100 prototypes" in capsys.readouterr().out
+    graph = onnx.load(tmp_path / "policy.onnx").graph
+    assert [output.name for output in graph.output][:3] == ["action", "penalty", "trusted"]
+    main([*where, "--no-guard"])
+    graph = onnx.load(tmp_path / "policy.onnx").graph
+    assert [output.name for output in graph.output] == ["action"]
+
+
+def test_a_return_is_shown_with_its_interval(finished, capsys) -> None:
+    from gelato.report.policy_table import show_return
+
+    assert show_return({"return": 100.0, "return_std": 20.0, "episodes": 5}) == "100 ± 28"
+    assert show_return({"return": 1.0, "return_std": None, "episodes": 5}) == "1.00"
+    records = json.loads((finished / "results.json").read_text())
+    assert all(record["return_std"] >= 0 for record in records)
+    main(["evaluate", str(finished), "--episodes", "2", "--method", "bc"])
+    assert "±" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from gelato.errors import InputError
 if TYPE_CHECKING:
     from gelato.training.method import Method
     from gelato.training.presets import Parts
+    from gelato.uncertainty.trust import Trust
 
 
 def train(
@@ -204,7 +205,7 @@ def _change_parts(
 
 
 def _print_records(records: list[dict[str, Any]]) -> None:
-    from gelato.report.policy_table import return_form
+    from gelato.report.policy_table import return_form, show_return
     from gelato.report.references import shorten_reference
 
     def number(value: Any, form: str | None = None) -> str:
@@ -217,7 +218,7 @@ def _print_records(records: list[dict[str, Any]]) -> None:
             str(record["method"]),
             number(record["penalty_weight"] or None, "g"),
             str(record["seed"]),
-            number(record["return"]),
+            show_return(record),
             number(record["score"], ".1f"),
             number(record["best_return"]),
             number(record["initial_value"]),
@@ -229,7 +230,7 @@ def _print_records(records: list[dict[str, Any]]) -> None:
     where = (
         "no returns: the environment is not available"
         if first["return"] is None
-        else f"{first['episodes']} episodes"
+        else f"return ± its 95% interval from {first['episodes']} episodes"
     )
     print_title(f"{shorten_reference(first['dataset'])}, {where}")
     print_table(
@@ -276,6 +277,7 @@ def evaluate(
     from gelato.errors import InputError
     from gelato.policy.video import check_video, write_video
     from gelato.progress import note
+    from gelato.report.policy_table import show_return
     from gelato.tasks.environments import check_environment
     from gelato.training.policies import environment_for, evaluate_run, trained_policies
 
@@ -297,14 +299,14 @@ def evaluate(
         (
             str(r["method"]),
             str(r["seed"]),
-            f"{r['return']:,.1f} ± {r['return_std']:,.1f}",
+            show_return(r),
             "-" if r["score"] is None else f"{r['score']:.1f}",
             f"{r['length']:,.0f}",
         )
         for r in records
     ]
     print_table(
-        (f"{which} policies, {episodes} episodes", "seed", "return", "score", "length"), rows
+        (f"{which} policies, {episodes} episodes", "seed", "return ± 95%", "score", "length"), rows
     )
 
 
@@ -350,10 +352,16 @@ def export(
     method: str | None = None,
     seed: int | None = None,
     which: Literal["last", "best"] = "last",
+    guard: bool = True,
+    prototypes: int = 10_000,
+    false_alarm_rate: float = 0.05,
+    coverage: float = 0.9,
+    fitted_to: str | None = None,
 ) -> None:
-    """Export encoder and policy as one ONNX graph, from observation to action.
+    """Export a policy and its guard as one ONNX graph.
 
-    onnxruntime checks the graph against the policy before the file is written.
+    The graph maps an observation to the action, the penalty U, `trusted`, the predicted next state
+    and its error bounds. onnxruntime checks it against the original before the file is written.
 
     Args:
         run: The folder of `gelato train`.
@@ -361,15 +369,22 @@ def export(
         method: Method to export. Default: the first method of the run.
         seed: Seed to export. Default: the first seed.
         which: The last policy of training, or the one with the best return during training.
+        guard: Include the guard. It needs a latent model in the run.
+        prototypes: Data points that the guard searches neighbours among.
+        false_alarm_rate: Share of a new episode's steps that the guard may call not trusted.
+        coverage: Share of a new episode's steps for which the error bound is to hold.
+        fitted_to: New location of the training data, if it moved.
     """
     from gelato.cli.output import print_fields
     from gelato.errors import InputError
-    from gelato.policy.onnx_export import export_onnx
+    from gelato.policy.onnx_export import export_guarded, export_onnx, measure_latency
     from gelato.report.references import shorten_reference
     from gelato.training.policies import trained_policies
 
     if onnx.suffix != ".onnx":
         raise InputError(f"{onnx}: the file name must end in .onnx")
+    if prototypes < 2:
+        raise InputError(f"--prototypes {prototypes}: must be at least 2")
     check_file(onnx)
     chosen = trained_policies(run, which, method, seed)[0]
     metadata = {
@@ -379,8 +394,41 @@ def export(
         "dataset": shorten_reference(chosen.dataset),
         "environment": chosen.environment or "unknown",
     }
-    difference = export_onnx(chosen.policy, onnx, metadata)
-    print_fields(
-        f"{onnx} written",
-        {**metadata, "largest error of the ONNX actions": f"{difference:.1e}"},
+    fields = dict(metadata)
+    if guard:
+        trust = _make_trust(run, chosen.seed, prototypes, coverage, false_alarm_rate, fitted_to)
+        found = export_guarded(chosen.policy, trust, onnx, metadata)
+        fields |= {
+            "guard": f"{trust.points:,} prototypes, U up to {trust.limit:.2f} is trusted",
+            "false alarms": f"at most {trust.false_alarm_rate:.1%} of a new episode's steps",
+            "error bound": f"holds for {trust.bounds.coverage:.1%} of a new episode's steps",
+            "largest difference": f"action {found.action:.1e}, U {found.penalty:.1e}",
+        }
+    else:
+        difference = export_onnx(chosen.policy, onnx, metadata)
+        fields["largest difference"] = f"{difference:.1e}"
+    median, high = measure_latency(onnx)
+    fields["size"] = f"{onnx.stat().st_size / 1e6:.1f} MB"
+    fields["a step on one core"] = f"median {median:.2f} ms, 99% {high:.2f} ms"
+    print_fields(f"{onnx} written", fields)
+
+
+def _make_trust(
+    run: Path,
+    seed: int,
+    points: int,
+    coverage: float,
+    false_alarm_rate: float,
+    fitted_to: str | None,
+) -> "Trust":
+    """Make the guard of a run's model, or say how to export without one."""
+    from gelato.cli.model import load_fitted
+    from gelato.uncertainty.trust import Trust
+
+    try:
+        fitted = load_fitted(run, fitted_to)
+    except InputError as error:
+        raise InputError(f"{error}. Use --no-guard to export the policy alone") from error
+    return Trust(
+        fitted, seed=seed, points=points, coverage=coverage, false_alarm_rate=false_alarm_rate
     )
