@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 from gelato.agents.networks import Actor
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset, Transitions
+from gelato.errors import InputError
 from gelato.model.config import ModelConfig
 from gelato.model.training import FittedModel, fit_model
 from gelato.policy.deploy import deploy
@@ -269,7 +270,12 @@ def measure_actions(case: Case, fitted: FittedModel) -> list[Record]:
     ceiling = _train_classifier(fitted, states, logged, uniform)
     records: list[Record] = []
     for penalty in PENALTIES:
-        trust = Trust(fitted, penalty=penalty)
+        try:
+            trust = Trust(fitted, penalty=penalty)
+        except InputError as error:
+            # Random behaviour has no unusual action, for example.
+            print(error, flush=True)
+            continue
         values = [_penalise(trust, states, actions) for actions in (logged, uniform)]
         records.append(
             {
