@@ -30,7 +30,7 @@ ENVIRONMENT, LARGEST = "InvertedPendulum-v5", 3.0
 OPERATOR = np.array([0.35, 6.0, 0.45, 1.0])
 SAFE = np.array([1.5, 12.0, 1.6, 2.5])
 # A push adds this much to the angular velocity, in radians per second, every 150 steps.
-PUSHES, EVERY = (0.0, 0.5, 1.0), 150
+PUSHES, EVERY = (0.0, 1.0, 2.0), 150
 STEPS = 300
 
 Controller = Callable[[np.ndarray], np.ndarray]
