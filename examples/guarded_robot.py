@@ -28,9 +28,9 @@ from gelato.runs.records import Record, merge_records
 ENVIRONMENT, LARGEST = "InvertedPendulum-v5", 3.0
 # Gains of a linear controller for position, angle and their velocities.
 OPERATOR = np.array([0.35, 6.0, 0.45, 1.0])
-SAFE = np.array([0.3, 8.0, 0.5, 1.4])
-# A push adds this much to the angular velocity, in radians per second, every fifty steps.
-PUSHES, EVERY = (0.0, 0.5, 1.0), 50
+SAFE = np.array([1.5, 12.0, 1.6, 2.5])
+# A push adds this much to the angular velocity, in radians per second, every 150 steps.
+PUSHES, EVERY = (0.0, 1.0, 2.0), 150
 STEPS = 300
 
 Controller = Callable[[np.ndarray], np.ndarray]
@@ -112,7 +112,7 @@ def learn(dataset: Dataset, folder: Path, updates: int) -> Path:
 
 
 def falls(controller: Controller, push: float, episodes: int) -> float:
-    """Return the share of episodes in which the pole falls although it is only pushed."""
+    """Return the share of episodes in which the pole falls."""
     environment = gymnasium.make(ENVIRONMENT)
     body = environment.unwrapped
     fallen = 0

@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 from gelato.agents.networks import Actor
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset, Transitions
+from gelato.errors import InputError
 from gelato.model.config import ModelConfig
 from gelato.model.training import FittedModel, fit_model
 from gelato.policy.deploy import deploy
@@ -49,6 +50,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 RECORDED = Path(__file__).parents[3] / "shared" / "realdata" / "pendulum"
 COVERAGE, FALSE_ALARMS = 0.9, 0.05
 SPLITS = 20
+PARTS = ("bounds", "actions", "prototypes")
 # Rows of new episodes whose actions are compared, and logged rows for the classifier.
 ROWS, CLASSIFIER_ROWS = 4_000, 100_000
 PROTOTYPES = (300, 1_000, 3_000, 10_000, 30_000)
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--pendulum", type=Path, default=RECORDED, help="folder of the recordings")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     arguments = parser.parse_args()
     for name in arguments.datasets:
         case = make_case(name, small=arguments.small, pendulum=arguments.pendulum)
@@ -86,17 +89,23 @@ def main() -> None:
         ).latent.model
         run = arguments.runs / name.replace(",", "-")
         fitted = fit(case, run, config)
-        size = {"transitions": len(case.fitted_to.transitions), "model": _describe(config)}
-        trust = Trust(fitted)
-        bounds = [{**row, **size} for row in measure_bounds(case, trust)]
-        keys = ("dataset", "data", "what", "calibration", "transitions", "model")
-        merge_records(arguments.results / "conformal.json", bounds, keys)
-        actions = [{**row, **size} for row in measure_actions(case, fitted)]
-        actions += [{**row, **size} for row in measure_prototypes(case, fitted)]
+        size: Record = {"transitions": len(case.fitted_to.transitions), "model": _describe(config)}
+        if "bounds" in arguments.parts:
+            rows = measure_bounds(case, Trust(fitted))
+            keys = ("dataset", "data", "what", "calibration", "transitions", "model")
+            _keep(rows, size, arguments.results / "conformal.json", keys)
+        rows = measure_actions(case, fitted) if "actions" in arguments.parts else []
+        rows += measure_prototypes(case, fitted) if "prototypes" in arguments.parts else []
         keys = ("what", "dataset", "penalty", "points", "transitions", "model")
-        merge_records(arguments.results / "trust.json", actions, keys)
-        for row in (*bounds, *actions):
-            print(row, flush=True)
+        _keep(rows, size, arguments.results / "trust.json", keys)
+
+
+def _keep(rows: list[Record], size: Record, path: Path, keys: Sequence[str]) -> None:
+    """Print the records and merge them into a file."""
+    complete = [{**row, **size} for row in rows]
+    merge_records(path, complete, keys)
+    for row in complete:
+        print(row, flush=True)
 
 
 def make_case(name: str, *, small: bool, pendulum: Path) -> Case:
@@ -269,7 +278,12 @@ def measure_actions(case: Case, fitted: FittedModel) -> list[Record]:
     ceiling = _train_classifier(fitted, states, logged, uniform)
     records: list[Record] = []
     for penalty in PENALTIES:
-        trust = Trust(fitted, penalty=penalty)
+        try:
+            trust = Trust(fitted, penalty=penalty)
+        except InputError as error:
+            # Random behaviour has no unusual action, for example.
+            print(error, flush=True)
+            continue
         values = [_penalise(trust, states, actions) for actions in (logged, uniform)]
         records.append(
             {

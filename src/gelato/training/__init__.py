@@ -3,6 +3,7 @@
 from gelato.training.method import Group, Method, group_methods
 from gelato.training.plan import Plan, make_plan
 from gelato.training.policies import TrainedPolicy, evaluate_run, trained_policies
+from gelato.training.policy_trust import judge_policies
 from gelato.training.presets import (
     Parts,
     TrainSettings,
@@ -27,6 +28,7 @@ __all__ = [
     "evaluate_run",
     "group_methods",
     "init_policies",
+    "judge_policies",
     "list_methods",
     "make_method",
     "make_plan",

@@ -57,10 +57,11 @@ class Verdict:
 class Trust:
     """Says where a model can be trusted: `trust(states, actions)`, in the data's units.
 
-    Of the rows of a new episode of the same process, at most a share `false_alarm_rate` is not
-    trusted, and `error_bound` holds for at least a share `coverage` (`conformal.py` states and
-    proves it). With few calibration episodes the promises are weaker: `false_alarm_rate` and
-    `bounds.coverage` hold what is promised. On data of another process nothing is promised.
+    Of the rows of a new episode of the same process, on average over episodes, at most a share
+    `false_alarm_rate` is not trusted, and `error_bound` holds for at least a share `coverage`
+    (`conformal.py` states and proves it). With few calibration episodes the promises are weaker:
+    `false_alarm_rate` and `bounds.coverage` hold what is promised. On data of another process
+    nothing is promised.
 
     Neighbours are searched among `points` rows of the training data. The calibration data are the
     held-out episodes of the fit, or `calibration`: other episodes of the same process.
