@@ -45,6 +45,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, help="trials of each kind, instead of the plan")
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--work", type=Path, default=Path("chaos"), help="folder of the trials")
+    parser.add_argument("--fresh", action="store_true", help="forget the trials made before")
     parser.add_argument("--results", type=Path, help="merge counts into this file of records")
     return parser.parse_args()
 
@@ -84,6 +85,8 @@ def main() -> int:
     from experiments.chaos import commands, damage, faults, hostile, processes
 
     commands.prepare_process()
+    if options.fresh:
+        (options.work / f"trials-{options.seed}.jsonl").unlink(missing_ok=True)
     journal = Journal(options.work / f"trials-{options.seed}.jsonl")
     spawner = processes.Spawner()
     begun = time.monotonic()
