@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-integrations lint types layers unit benchmark clean
+.PHONY: demo test test-slow test-integrations lint types layers unit benchmark chaos chaos-short chaos-broken clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,5 +50,15 @@ benchmark: $(INSTALLED)
 	$(BIN)/python experiments/benchmarks/generation.py
 	$(BIN)/python experiments/benchmarks/behaviour.py
 
+# Hours; stop it when you like, and the next call continues.
+chaos: $(INSTALLED)
+	$(BIN)/python -m experiments.chaos --results results/chaos.json
+
+chaos-short: $(INSTALLED)
+	$(BIN)/python -m experiments.chaos --short --work chaos/short --fresh
+
+chaos-broken: $(INSTALLED)
+	$(BIN)/python -m experiments.chaos.broken --results results/chaos.json
+
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo chaos
