@@ -15,7 +15,6 @@ from gelato.agents.sac import SAC
 from gelato.cli import main
 from gelato.data.reference import load
 from gelato.data.spaces import Continuous
-from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
 from gelato.dynamics.latent import LatentFit, make_latent_dynamics
@@ -27,7 +26,7 @@ from gelato.runs import loop
 from gelato.runs.loggers import mirror
 from gelato.training import group as group_training
 from gelato.training.environment import pessimistic_env
-from gelato.training.method import Method, group_methods
+from gelato.training.method import Method, find_family, group_methods
 from gelato.training.policies import evaluate_run, most_valued, trained_policies
 from gelato.training.presets import (
     Parts,
@@ -36,6 +35,7 @@ from gelato.training.presets import (
     choose_parts,
     clone_like,
     list_methods,
+    make_grid,
     make_method,
 )
 from gelato.training.train import train
@@ -222,24 +222,18 @@ def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_better_the_data_the_closer_a_policy_is_kept_to_it(dataset: Dataset) -> None:
+def test_a_name_means_a_grid_that_is_the_same_for_all_data(dataset: Dataset) -> None:
     poor = replace(dataset, environment="Hopper-v5")
-    returns = episode_returns(poor.transitions).mean()
-
-    def scaled(mean: float) -> Dataset:
-        rewards = np.asarray(poor.transitions.rewards) * mean / returns
-        return replace(poor, transitions=replace(poor.transitions, rewards=rewards))
-
-    every = [choose_parts(data) for data in (poor, scaled(1_300.0), scaled(2_000.0))]
-    weights = [make_method("gelato", parts).penalty_weight for parts in every]
-    assert weights == sorted(set(weights))
-    assert make_method("mopo", every[2]).penalty_weight == weights[1]
-    names = ("gelato", "mopo", "mbpo", "sac", "bc")
-    fractions = []
-    for parts in every:
-        fractions.append([make_method(name, parts).real_fraction for name in names])
-    assert fractions == [[0.05, 0.05, 0.05, 1, 1], [0.5, 0.05, 0.05, 1, 1], [0.5, 0.5, 0.5, 1, 1]]
-    assert make_method("mbpo", every[2]).penalty_weight == 0
+    for data in (dataset, poor):
+        grid = make_grid("gelato", choose_parts(data))
+        assert len(grid) == 10 and len(group_methods(grid)) == 1
+        assert {method.penalty_weight for method in grid} == {0.3, 1.0, 3.0, 10.0, 30.0}
+    names = [method.name for method in make_grid("gelato", choose_parts(dataset, "small"))]
+    assert names == ["gelato λ=0.3", "gelato λ=3", "gelato λ=30"]
+    assert [method.name for method in make_grid("bc", choose_parts(dataset))] == ["bc"]
+    fractions = [method.name for method in make_grid("mbpo", choose_parts(dataset))]
+    assert fractions == ["mbpo real=5%", "mbpo real=50%"]
+    assert {find_family(name) for name in (*names, *fractions)} == {"gelato", "mbpo"}
 
 
 def test_a_method_is_changed_or_refuses_a_change_that_it_would_ignore(parts: Parts) -> None:

@@ -1,5 +1,6 @@
 """`gelato train`, `evaluate`, `table`, `export`: policies from logged data."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,8 +27,8 @@ def train(
     transitions: int | None = None,
     model: Path | None = None,
     penalty: str | None = None,
-    penalty_weight: float | None = None,
-    real_fraction: float | None = None,
+    penalty_weight: tuple[str, ...] = ("auto",),
+    real_fraction: tuple[float, ...] = (),
     state_noise: float | None = None,
     updates: int | None = None,
     model_updates: int | None = None,
@@ -42,7 +43,8 @@ def train(
     If the command is interrupted, repeat it to resume from the last checkpoint. All seeds, and
     methods that share a model and an agent, train in one program. The real environment only
     measures returns; it chooses nothing. The report shows the last policy; the policy with the
-    best return is kept too.
+    best return is kept too. With `--penalty-weight auto`, the default, a grid of policies is
+    trained, and `gelato select` chooses one of them from the log alone.
 
     Args:
         reference: The data.
@@ -54,11 +56,12 @@ def train(
         transitions: Size of a named dataset, instead of its default size.
         model: Folder of a latent model that `gelato model fit` made, instead of fitting one here.
         penalty: Penalty on imagined steps (`gelato uncertainty --help` lists them).
-        penalty_weight: Penalty weight λ, in units of reward for a penalty of 1 (the level of
-            clearly out-of-distribution pairs). Default: chosen from the dataset's score on
-            locomotion tasks, else 4.
-        real_fraction: Fraction of real data in each batch. Default: 0.05; 0.5 on good locomotion
-            data and in Four Rooms.
+        penalty_weight: One or more penalty weights λ, in units of reward for a penalty of 1 (the
+            level of clearly out-of-distribution pairs). Every combination of values is trained in
+            one program. `auto` trains 0.3, 1, 3, 10 and 30 (0.3, 3 and 30 with `small`) and then
+            selects a policy.
+        real_fraction: One or more fractions of real data in each batch. Default: 0.05 and 0.5 with
+            `auto`, else 0.05.
         state_noise: Noise on imagined states, in standard deviations of the data's states.
             Default: 0.01; 0 in Four Rooms and driving.
         updates: Updates of each policy. Default: 300,000; 30,000 with `small`. For driving, where
@@ -94,12 +97,8 @@ def train(
     counts = {"evaluations": evaluations, "episodes": episodes}
     given: dict[str, Any] = {name: value for name, value in counts.items() if value is not None}
     settings = replace(parts.settings, **given)
-    changes = {
-        "penalty": penalty,
-        "penalty_weight": penalty_weight,
-        "real_fraction": real_fraction,
-    }
-    chosen = _choose_methods(method, parts, changes)
+    weights = _read_weights(penalty_weight)
+    chosen = _choose_methods(method, parts, penalty, weights, real_fraction)
     idle = {"model-updates": model_updates, "model": model, "state-noise": state_noise}
     _refuse_unused(idle, chosen)
     records = train_policies(
@@ -112,10 +111,19 @@ def train(
         model=model,
         tensorboard=tensorboard,
     )
-    if json:
-        print_json({"run": str(run), "records": records})
-    else:
+    if not json:
         _print_records(records)
+    verdict = None
+    if weights is None and len(chosen) > 1:
+        from gelato.cli.selection import print_verdict
+        from gelato.selection.select import select as select_policy
+
+        verdict = select_policy([run])
+        if not json:
+            print_verdict(verdict)
+    if json:
+        selection = {} if verdict is None else {"selection": verdict.describe()}
+        print_json({"run": str(run), "records": records, **selection})
 
 
 def methods() -> None:
@@ -140,25 +148,65 @@ def settings(reference: Positional[Ref], preset: Literal["default", "small"] = "
     print_table(("setting", "value", "meaning"), rows)
 
 
+def _read_weights(given: tuple[str, ...]) -> tuple[float, ...] | None:
+    """Read `--penalty-weight`: numbers, or None for `auto`."""
+    if given == ("auto",):
+        return None
+    weights = []
+    for text in given:
+        try:
+            weights.append(float(text))
+        except ValueError as error:
+            raise InputError(
+                f"--penalty-weight: {text!r} is not a number. Give numbers, or auto alone"
+            ) from error
+    return tuple(dict.fromkeys(weights))
+
+
 def _choose_methods(
-    names: tuple[str, ...], parts: "Parts", changes: dict[str, Any]
+    names: tuple[str, ...],
+    parts: "Parts",
+    penalty: str | None,
+    weights: tuple[float, ...] | None,
+    fractions: tuple[float, ...],
 ) -> "list[Method]":
-    """Make the methods. A change must apply to at least one of them."""
-    from gelato.training.presets import change_method, make_method
+    """Make the methods and their variants. An option must apply to at least one method.
+
+    Without `weights`, the grid of the parts is trained.
+    """
+    from gelato.training.presets import change_method, make_method, vary_method
 
     chosen = [make_method(name, parts) for name in dict.fromkeys(names)]
-    for option, value in changes.items():
-        if value is None:
-            continue
-        refusals = []
-        for index, method in enumerate(chosen):
-            try:
-                chosen[index] = change_method(method, **{option: value})
-            except InputError as error:
-                refusals.append(error)
-        if len(refusals) == len(chosen):
-            raise refusals[0]
+    if penalty is not None:
+        chosen = _change_all(chosen, lambda method: [change_method(method, penalty)])
+    grid = parts.penalty_weights if weights is None else weights
+    chosen = _change_all(chosen, lambda method: vary_method(method, grid), optional=weights is None)
+    shares = fractions
+    if weights is None and not fractions:
+        shares = parts.real_fractions
+    if shares:
+        chosen = _change_all(
+            chosen,
+            lambda method: vary_method(method, (), tuple(dict.fromkeys(shares))),
+            optional=not fractions,
+        )
     return chosen
+
+
+def _change_all(
+    methods: "list[Method]", change: "Callable[[Method], list[Method]]", optional: bool = False
+) -> "list[Method]":
+    """Change every method that accepts the change; unless it is optional, one must accept it."""
+    found, refusals = [], []
+    for method in methods:
+        try:
+            found += change(method)
+        except InputError as error:
+            refusals.append(error)
+            found.append(method)
+    if len(refusals) == len(methods) and not optional:
+        raise refusals[0]
+    return found
 
 
 def _refuse_unused(options: dict[str, Any], methods: "list[Method]") -> None:

@@ -1,6 +1,7 @@
 """A method is a value: a fit, a penalty, an agent, a penalty weight and a fraction of real data."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
@@ -56,6 +57,11 @@ class Method:
         """Whether imagined steps are penalised."""
         return self.penalty != "none"
 
+    @property
+    def mixes_real_data(self) -> bool:
+        """Whether batches mix logged and imagined steps."""
+        return self.imagines and not isinstance(self.agent, PPO)
+
     def describe(self) -> dict[str, object]:
         """Return everything that decides the result, as plain values for `run.json`."""
         return {
@@ -66,6 +72,18 @@ class Method:
             "penalty_weight": self.penalty_weight,
             "real_fraction": self.real_fraction,
         }
+
+
+def name_variant(name: str, penalty_weight: float | None, real_fraction: float | None) -> str:
+    """Name a variant of a method by what varies, such as `gelato λ=3 real=50%`."""
+    weight = "" if penalty_weight is None else f" λ={penalty_weight:g}"
+    fraction = "" if real_fraction is None else f" real={100 * real_fraction:g}%"
+    return f"{name}{weight}{fraction}"
+
+
+def find_family(name: str) -> str:
+    """Return the name of a method without what `name_variant` added."""
+    return re.sub(r"( λ=[^ ]+)?( real=[^ ]+%)?$", "", name)
 
 
 def describe_value(value: object) -> object:
@@ -109,7 +127,7 @@ class Group:
     @property
     def name(self) -> str:
         """The name of the folder that holds the group's policies."""
-        return self.methods[0].name
+        return find_family(self.methods[0].name)
 
 
 def group_methods(methods: Sequence[Method]) -> list[Group]:

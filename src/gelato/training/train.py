@@ -38,8 +38,9 @@ def train(
 ) -> list[Record]:
     """Train every method with every seed in a run folder, or resume what was begun there.
 
-    A method is a name, which means its preset for the data, or a `Method`. `model` is the folder
-    of a latent model fitted earlier with these seeds. With `tensorboard`, metrics are also written
+    A method is a name, which means a grid of penalty weights and fractions of real data
+    (`gelato.select` then chooses), or a `Method`. `model` is the folder of a latent model fitted
+    earlier with these seeds. With `tensorboard`, metrics are also written
     to `run/tensorboard`. Returns one record per method and seed.
     """
     plan = make_plan(
