@@ -14,6 +14,7 @@ from gelato.cli.model import model
 from gelato.cli.parsing import Commands
 from gelato.cli.plugins import load_plugins
 from gelato.cli.policy import evaluate, export, methods, settings, table, train
+from gelato.cli.selection import select
 from gelato.cli.uncertainty import trust, uncertainty
 from gelato.errors import InputError
 from gelato.progress import say
@@ -32,6 +33,7 @@ app.command(name="trust")(trust)
 app.command(name="train")(train)
 app.command(name="methods")(methods)
 app.command(name="settings")(settings)
+app.command(name="select")(select)
 app.command(name="evaluate")(evaluate)
 app.command(name="table")(table)
 app.command(name="export")(export)
