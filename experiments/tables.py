@@ -149,6 +149,44 @@ def _describe_setting(seeds: list[Record]) -> str:
     return f"{returns.mean():,.0f} ± {returns.std(ddof=1):,.0f}{counts}"
 
 
+def selection_table(records: Sequence[Record]) -> str:
+    """Write how well each estimator ranks the policies of each dataset.
+
+    Regrets are in points of normalised score: the best policy's score minus that of the best of the
+    first k. An estimate that is missing ranks last.
+    """
+    rows = []
+    by_estimator: dict[str, list[tuple[float, float, float]]] = {}
+    for dataset in list_values(records, "dataset"):
+        of_dataset = select(records, dataset=dataset)
+        for estimator in list_values(of_dataset, "estimator"):
+            scores = score_ranking(select(of_dataset, estimator=estimator))
+            by_estimator.setdefault(estimator, []).append(scores)
+            rows.append((dataset, estimator, *map(_format_ranking, scores)))
+    for estimator, found in by_estimator.items():
+        means = np.nanmean(np.array(found), axis=0)
+        rows.append((f"mean of {len(found)}", estimator, *map(_format_ranking, means)))
+    columns = ("dataset", "estimator", "rank correlation", "regret@1", "regret@3")
+    return markdown_table(columns, rows)
+
+
+def score_ranking(records: Sequence[Record]) -> tuple[float, float, float]:
+    """Return rank correlation, regret@1 and regret@3 of one estimator on one dataset."""
+    name = "score" if records[0]["score"] is not None else "return"
+    true = np.array([float(record[name] or 0) for record in records])
+    estimates = [record["estimate"] for record in records]
+    known = [-np.inf if value is None else float(value) for value in estimates]
+    order = np.argsort(-np.array(known), kind="stable")
+    regrets = [float(true.max() - true[order[:k]].max()) for k in (1, 3)]
+    if np.unique(known).size < 2:
+        return float("nan"), *regrets
+    return float(stats.spearmanr(stats.rankdata(known), true).statistic), *regrets
+
+
+def _format_ranking(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2f}"
+
+
 def driving_table(records: Sequence[Record]) -> str:
     """Write a row for each driving task and method, mean ± standard deviation over seeds.
 

@@ -56,12 +56,14 @@ class TrainSettings:
     points: int = 100_000
     """Transitions to search neighbours in, spread evenly over the data."""
     evaluations: int = 10
-    """Evaluations in the real environment during training."""
+    """Evaluations in the real environment during training; 0 trains without returns."""
     episodes: int = 10
     """Episodes per evaluation."""
 
     def __post_init__(self) -> None:
-        for name in ("neighbours", "points", "evaluations", "episodes"):
+        if self.evaluations < 0:
+            raise InputError(f"evaluations is {self.evaluations}; it must be at least 0")
+        for name in ("neighbours", "points", "episodes"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
