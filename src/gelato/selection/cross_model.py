@@ -30,7 +30,15 @@ class CrossModel(AbstractEstimator):
                 continue
             center = float(np.median(means))
             sampling = float(returns.var(axis=-1, ddof=1).mean()) / returns.size
+            believed = rollouts.believed[others, policy].mean(axis=-1)
+            penalties = rollouts.penalties[:, policy].mean(axis=-1)
             details = {
+                "believed": float(np.median(believed)),
+                "believed_low": float(believed.min()),
+                "penalty_sum": float(penalties.mean()),
+                "deviation": float(means.std(ddof=1)),
+                "believed_deviation": float(believed.std(ddof=1)),
+                "steps": float(rollouts.steps[others, policy].mean()),
                 "lower_quantile": float(np.quantile(means, LOWER_QUANTILE)),
                 "models": float(len(means)),
                 "outside_share": float(shares[policy]),

@@ -16,6 +16,7 @@ from gelato.data.spaces import Discrete
 from gelato.data.transitions import Dataset, Transitions, choose_evenly
 from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
 from gelato.dynamics.fit import AbstractFit, AbstractFitted, PenaltySettings
+from gelato.dynamics.interface import AbstractDynamics
 from gelato.dynamics.latent import FittedLatent, LatentFit
 from gelato.errors import InputError
 from gelato.mdp.pessimistic import ImaginedMDP, rollout, start_episodes
@@ -35,8 +36,6 @@ from gelato.uncertainty.registry import find_penalty
 
 HALVES = ("half-1", "half-2")
 _NEIGHBOURS = 20
-# Logged steps to find the largest penalty on.
-_SAMPLE = 2_048
 _HORIZON = 10
 _DEFAULT_PENALTIES = {"latent": "geodesic", "state": "largest-deviation"}
 
@@ -107,14 +106,18 @@ def make_judge(
     dynamics, scaling = fitted.dynamics[index], fitted.scaling
     # The penalty searches neighbours in these rows; none of them is its own neighbour.
     rows = choose_evenly(train, points)
-    places = choose_evenly(rows, _SAMPLE)
-    known = train[rows[places]]
+    known = train[rows]
     states = encode_states(dynamics, jnp.asarray(scaling.states(np.asarray(known.states))))
     actions = scaling.action_space.encode(np.asarray(known.actions))
-    embeddings = jax.vmap(dynamics.embed)(states, actions)
-    penalties = penalise(built, embeddings, jnp.asarray(places, jnp.int32))
+    embeddings = _embed(dynamics, states, actions)
+    penalties = penalise(built, embeddings, jnp.arange(len(rows), dtype=jnp.int32))
     scaling = jax.tree.map(jnp.asarray, scaling)
     return Judge(dynamics, scaling, built, jnp.max(penalties))
+
+
+@eqx.filter_jit
+def _embed(dynamics: AbstractDynamics, states: Array, actions: Array) -> Array:
+    return jax.vmap(dynamics.embed)(states, actions)
 
 
 def imagine_steps(

@@ -1,9 +1,10 @@
 """Full-length rollouts of policies in models, in particular in models they were not trained in.
 
-Every model imagines in its own latent space; policies see states in the data's own units. A rollout
-ends where the penalty U exceeds its maximum over the data. From there on the model knows nothing,
-so each remaining step earns the worst that is plausible: nothing, or the mean reward of the worst
-logged episode if that is negative.
+Every model imagines in its own latent space; policies see states in the data's own units. A return
+ends pessimistically where the penalty U exceeds its maximum over the data: from there on the model
+knows nothing, so each remaining step earns the worst that is plausible. That is nothing, or the
+mean reward of the worst logged episode if that is negative. The rollout itself goes on, to count
+the steps outside of the data and what the model believes (`believed`).
 """
 
 from collections.abc import Sequence
@@ -37,14 +38,15 @@ class Judge(eqx.Module):
 class Rollouts(eqx.Module):
     """Sums over rollouts, `[models, policies, episodes]`.
 
-    `inside` counts imagined steps, `outside` the steps that were left when a rollout ended outside
-    of the data. `own` says which model a policy was trained in.
+    `returns` end pessimistically, `believed` are those of the model. `penalties` sum U, at most its
+    maximum over the data at each step. `steps` counts imagined steps, `outside` those with a larger
+    U. `own` says which model a policy was trained in.
     """
 
     returns: Float[np.ndarray, "models policies episodes"]
-    discounted: Float[np.ndarray, "models policies episodes"]
+    believed: Float[np.ndarray, "models policies episodes"]
     penalties: Float[np.ndarray, "models policies episodes"]
-    inside: Float[np.ndarray, "models policies episodes"]
+    steps: Float[np.ndarray, "models policies episodes"]
     outside: Float[np.ndarray, "models policies episodes"]
     own: Bool[np.ndarray, "models policies"]
 
@@ -52,9 +54,8 @@ class Rollouts(eqx.Module):
     def outside_shares(self) -> Float[np.ndarray, " policies"]:
         """The share of each policy's steps that lie outside of the data, in other models."""
         weights = ~self.own[:, :, None]
-        inside = np.sum(self.inside * weights, axis=(0, 2))
-        outside = np.sum(self.outside * weights, axis=(0, 2))
-        return outside / np.maximum(inside + outside, 1)
+        steps = np.sum(self.steps * weights, axis=(0, 2))
+        return np.sum(self.outside * weights, axis=(0, 2)) / np.maximum(steps, 1)
 
     def model_returns(self, policy: int) -> Float[np.ndarray, " others"]:
         """The mean return of a policy in each model that it was not trained in."""
@@ -65,6 +66,7 @@ class _Carry(eqx.Module):
     """Where rollouts are `[policies, episodes]`, and their sums so far."""
 
     latent: Float[Array, "policies episodes latent"]
+    known: Bool[Array, "policies episodes"]
     alive: Bool[Array, "policies episodes"]
     sums: Float[Array, "policies episodes sums"]
     step: Int[Array, ""]
@@ -72,11 +74,10 @@ class _Carry(eqx.Module):
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """Length of a rollout, the reward of a step outside of the data, and the discount."""
+    """Length of a rollout, and the reward of a step outside of the data."""
 
     steps: int
     worst: float
-    discount: float
 
 
 def find_worst_reward(log: Log) -> float:
@@ -101,8 +102,8 @@ def roll_out(
         for judge in judges:
             found.append(_roll_out_in(judge, policies, starts, config, length, advance, key=key))
     sums = np.stack(found)
-    returns, discounted, penalties, inside, outside = np.moveaxis(sums, -1, 0)
-    return Rollouts(returns, discounted, penalties, inside, outside, own)
+    returns, believed, penalties, steps, outside = np.moveaxis(sums, -1, 0)
+    return Rollouts(returns, believed, penalties, steps, outside, own)
 
 
 def _roll_out_in(
@@ -133,6 +134,7 @@ def begin_rollouts(judge: Judge, starts: Float[Array, "episodes state"], policie
     shape = policies, len(starts)
     return _Carry(
         jnp.broadcast_to(latents, (policies, *latents.shape)),
+        jnp.ones(shape, bool),
         jnp.ones(shape, bool),
         jnp.zeros((*shape, 5)),
         jnp.zeros((), jnp.int32),
@@ -167,30 +169,25 @@ def continue_rollouts(
         U = penalise(judge.penalty, embeddings.reshape(-1, embeddings.shape[-1])).reshape(shape)
         imagine = jax.vmap(lambda e, keys: judge.dynamics.imagine(e, key=keys[2]))
         outcome = jax.vmap(imagine, in_axes=(0, None))(embeddings, keys)
-        inside = carry.alive & (judge.largest >= U)
-        leaves = carry.alive & ~inside
+        trusted = judge.largest >= U
+        known = carry.known & trusted
+        # What all remaining steps earn in a return that leaves the data here.
         left = jnp.asarray(config.steps - carry.step, jnp.float32)
-        factor = config.discount ** carry.step.astype(jnp.float32)
-        ahead = left
-        if config.discount < 1:
-            ahead = (1 - config.discount**left) / (1 - config.discount)
+        leaves = carry.alive & carry.known & ~trusted
+        reward = jnp.where(carry.alive, outcome.reward, 0)
         added = jnp.stack(
             [
-                jnp.where(inside, outcome.reward, 0) + jnp.where(leaves, left * config.worst, 0),
-                factor
-                * (
-                    jnp.where(inside, outcome.reward, 0)
-                    + jnp.where(leaves, ahead * config.worst, 0)
-                ),
+                jnp.where(known, reward, 0) + jnp.where(leaves, left * config.worst, 0),
+                reward,
                 jnp.where(carry.alive, jnp.minimum(U, judge.largest), 0),
-                inside.astype(jnp.float32),
-                jnp.where(leaves, left, 0),
+                carry.alive.astype(jnp.float32),
+                (carry.alive & ~trusted).astype(jnp.float32),
             ],
             axis=-1,
         )
-        alive = inside & ~outcome.terminated
+        alive = carry.alive & ~outcome.terminated
         latent = jnp.where(alive[..., None], outcome.latent, carry.latent)
-        return _Carry(latent, alive, carry.sums + added, carry.step + 1), None
+        return _Carry(latent, known, alive, carry.sums + added, carry.step + 1), None
 
     return jax.lax.scan(step, carry, length=steps)[0]
 

@@ -207,7 +207,7 @@ def _gather(
         homes.append(0 if place is None else place)
     key = jax.random.key(settings.seed)
     starts = log.initial_states[_spread(len(log.rows), settings.episodes)]
-    config = RolloutConfig(int(log.rows.shape[1]), find_worst_reward(log), settings.discount)
+    config = RolloutConfig(int(log.rows.shape[1]), find_worst_reward(log))
     rollouts = roll_out(models.judges, policies, starts, own, config, key=key)
     imagined = imagine_steps(models.judges, policies, homes, log, settings.imagined, key=key)
     weights = [float(methods[each.method]["penalty_weight"]) for each in trained]

@@ -136,7 +136,7 @@ class PathPenalty(AbstractEstimator):
         assert rollouts is not None
         found = []
         for policy in range(evidence.count):
-            steps = np.maximum(rollouts.inside[:, policy].sum(axis=-1), 1)
+            steps = np.maximum(rollouts.steps[:, policy].sum(axis=-1), 1)
             means = -rollouts.penalties[:, policy].sum(axis=-1) / steps
             mean = float(means.mean())
             found.append(Estimate(self.name, mean, *bound_next(means, mean)))
