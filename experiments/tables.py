@@ -21,6 +21,7 @@ from gelato.tasks.driving import DRIVING_TASKS
 TASKS = {task.name: task for task in DRIVING_TASKS}
 
 LEVEL = 0.95
+_KNOWN = ("usable", "coverage", "least_coverage", "relative_width", "relative_error")
 _DRIVING_METHODS = ("data", "bc", "gelato", "gelato-l2", "gelato-ensemble", "gelato-none")
 
 
@@ -167,6 +168,24 @@ def selection_table(records: Sequence[Record]) -> str:
         means = np.nanmean(np.array(found), axis=0)
         rows.append((f"mean of {len(found)}", estimator, *map(_format_ranking, means)))
     columns = ("dataset", "estimator", "rank correlation", "regret@1", "regret@3")
+    return markdown_table(columns, rows)
+
+
+def known_answers_table(records: Sequence[Record]) -> str:
+    """Write coverage and width of intervals on systems whose answers are known."""
+    rows = []
+    for record in records:
+        numbers = [f"{float(record[name] or 0):.2f}" for name in _KNOWN]
+        rows.append((str(record["system"]), str(record["estimator"]), *numbers))
+    columns = (
+        "system",
+        "estimator",
+        "usable",
+        "coverage",
+        "worst policy",
+        "width/spread",
+        "error/spread",
+    )
     return markdown_table(columns, rows)
 
 

@@ -36,7 +36,7 @@ from gelato.selection.temporal import Critics
 ESTIMATORS = ("importance", "importance (self-normalised)", "doubly robust")
 _RESAMPLES = 200
 # With fewer effective episodes than this, an estimate rests on too little.
-_FEWEST_EPISODES = 5.0
+_FEWEST_EPISODES = 20.0
 _CHUNK = 8192
 # The cloned behaviour policy.
 _HIDDEN, _UPDATES, _BATCH, _RATE = (128, 128), 3_000, 256, 1e-3
@@ -153,11 +153,12 @@ def weigh_episodes(
 def summarise_weights(found: Weighted) -> list[list[Estimate]]:
     """Turn numbers into estimates; too few effective episodes make an estimate unusable."""
     means, deviations = np.asarray(found.means), np.asarray(found.deviations)
-    factor = float(stats.norm.ppf(0.5 + LEVEL / 2))
     by_estimator: list[list[Estimate]] = []
     for column, name in enumerate(ESTIMATORS):
         estimates = []
         for row, effective in enumerate(np.asarray(found.effective, float)):
+            # The fewer episodes carry the weight, the less their deviation is known.
+            factor = float(stats.t.ppf(0.5 + LEVEL / 2, max(effective - 1, 1)))
             mean, width = float(means[row, column]), factor * float(deviations[row, column])
             problem = None
             if not np.isfinite(mean):
