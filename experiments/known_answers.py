@@ -326,7 +326,10 @@ def _add_draws(answers: Answers, name: str, draws: np.ndarray, sampling: np.ndar
     center = np.median(draws, axis=-1) if name == "cross-model" else draws.mean(axis=-1)
     bounds = np.array(
         [
-            [bound_next(draws[i, j], center[i, j], sampling[i, j]) for j in range(draws.shape[1])]
+            [
+                bound_next(draws[i, j], float(center[i, j]), float(sampling[i, j]))
+                for j in range(draws.shape[1])
+            ]
             for i in range(len(draws))
         ]
     )

@@ -288,6 +288,7 @@ def evaluate(
     method: str | None = None,
     seed: int | None = None,
     which: Literal["last", "best"] = "last",
+    all: bool = False,
     environment: str | None = None,
     json: bool = False,
     video: Path | None = None,
@@ -299,9 +300,10 @@ def evaluate(
     Args:
         run: The folder of `gelato train`.
         episodes: Episodes per policy.
-        method: Method to evaluate. Default: all methods of the run.
-        seed: Seed to evaluate. Default: all seeds.
+        method: Method to evaluate. Default: the policy that `gelato select` chose, else all.
+        seed: Seed to evaluate. Default: the policy that `gelato select` chose, else all.
         which: The last policies of training, or those with the best return during training.
+        all: Evaluate every policy, also if one was selected.
         environment: Environment to use, such as `Pendulum-v1`. Default: the environment that
             recorded the data.
         json: Print one JSON object instead of a table.
@@ -320,6 +322,8 @@ def evaluate(
     check_file(video)
     if environment is not None:
         check_environment(environment)
+    if not all:
+        method, seed = _use_selected(run, method, seed)
     records = evaluate_run(run, episodes, which, method, seed, environment=environment)
     if video is not None:
         first = trained_policies(run, which, method, seed, environment)[0]
@@ -341,6 +345,20 @@ def evaluate(
     print_table(
         (f"{which} policies, {episodes} episodes", "seed", "return", "score", "length"), rows
     )
+
+
+def _use_selected(run: Path, method: str | None, seed: int | None) -> tuple[str | None, int | None]:
+    """Return the selected policy if the user named none and there is one."""
+    from gelato.progress import note
+    from gelato.selection.select import find_selected
+
+    if method is not None or seed is not None:
+        return method, seed
+    chosen = find_selected(run)
+    if chosen is None:
+        return None, None
+    note(f"using the selected policy: {chosen['method']}, seed {chosen['seed']}")
+    return str(chosen["method"]), int(chosen["seed"])
 
 
 def table(
@@ -391,8 +409,9 @@ def export(
     Args:
         run: The folder of `gelato train`.
         onnx: The file to write.
-        method: Method to export. Default: the first method of the run.
-        seed: Seed to export. Default: the first seed.
+        method: Method to export. Default: the policy that `gelato select` chose, else the first
+            method.
+        seed: Seed to export. Default: the policy that `gelato select` chose, else the first seed.
         which: The last policy of training, or the one with the best return during training.
     """
     from gelato.cli.output import print_fields
@@ -404,6 +423,7 @@ def export(
     if onnx.suffix != ".onnx":
         raise InputError(f"{onnx}: a graph must end in .onnx")
     check_file(onnx)
+    method, seed = _use_selected(run, method, seed)
     chosen = trained_policies(run, which, method, seed)[0]
     metadata = {
         "method": chosen.method,

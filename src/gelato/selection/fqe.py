@@ -96,9 +96,9 @@ def summarise_critics(evidence: Evidence, critics: Critics) -> list[Estimate]:
 class LoggedValues(eqx.Module):
     """Values of every policy at the rows of the log, means over members."""
 
-    taken: Float[Array, "policies n"]
-    before: Float[Array, "policies n"]
-    after: Float[Array, "policies n"]
+    taken: Float[Array, "*rows"]
+    before: Float[Array, "*rows"]
+    after: Float[Array, "*rows"]
 
 
 @eqx.filter_jit

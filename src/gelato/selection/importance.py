@@ -56,7 +56,6 @@ class ImportanceWeighting(AbstractEstimator):
     def estimate_all(self, evidence: Evidence) -> list[list[Estimate]]:
         """Return a list of estimates per policy for each of `ESTIMATORS`."""
         log = evidence.log
-        critics = self.critics or fit_critics(evidence)
         densities = log.log_densities
         if densities is None:
             note(
@@ -66,9 +65,13 @@ class ImportanceWeighting(AbstractEstimator):
             with working("cloning the behaviour policy"):
                 densities = clone_densities(log, key=evidence.key)
         with working("importance weighting"):
-            choices = choose_actions(evidence.policies, log, log.states, key=evidence.key)
-            values = value_log(critics.problem, critics.state, choices)
             ratios = weigh_rows(evidence.policies, log, densities)
+            values = None
+            # Critics help only where some policy rests on enough episodes.
+            if (np.asarray(count_effective(log, ratios)) >= _FEWEST_EPISODES).any():
+                choices = choose_actions(evidence.policies, log, log.states, key=evidence.key)
+                critics = self.critics or fit_critics(evidence)
+                values = value_log(critics.problem, critics.state, choices)
             found = weigh_episodes(
                 log, ratios, values, evidence.settings.discount, key=evidence.key
             )
@@ -78,9 +81,9 @@ class ImportanceWeighting(AbstractEstimator):
 class Weighted(eqx.Module):
     """Estimates `[policies, estimators]`, bootstrap deviations and effective episodes."""
 
-    means: Float[Array, "policies estimators"]
-    deviations: Float[Array, "policies estimators"]
-    effective: Float[Array, " policies"]
+    means: Float[Array, "*policies estimators"]
+    deviations: Float[Array, "*policies estimators"]
+    effective: Float[Array, "*policies"]
 
 
 @eqx.filter_jit
@@ -100,15 +103,34 @@ def weigh_rows(
 
 
 @eqx.filter_jit
+def count_effective(log: Log, ratios: Float[Array, "policies n"]) -> Float[Array, " policies"]:
+    """Return the effective sample size of every policy, in episodes."""
+
+    def of_policy(ratios: Array) -> Float[Array, ""]:
+        logs = jnp.sum(jnp.where(log.present, ratios[log.rows], 0), axis=1)
+        return _count(jnp.exp(logs - jnp.max(logs)))
+
+    return jax.lax.map(of_policy, ratios)
+
+
+def _count(weights: Float[Array, " episodes"]) -> Float[Array, ""]:
+    known = jnp.where(jnp.isfinite(weights), weights, 0)
+    return jnp.sum(known) ** 2 / jnp.maximum(jnp.sum(known**2), 1e-30)
+
+
+@eqx.filter_jit
 def weigh_episodes(
     log: Log,
     ratios: Float[Array, "policies n"],
-    values: LoggedValues,
+    values: LoggedValues | None,
     discount: float,
     *,
     key: PRNGKeyArray,
 ) -> Weighted:
-    """Compute all estimates of all policies, and their bootstrap deviations."""
+    """Compute all estimates of all policies, and their bootstrap deviations.
+
+    Without values there is no doubly robust estimate.
+    """
     episodes, steps = log.rows.shape
     # Poisson counts are the limit of drawing episodes with replacement.
     counts = jax.random.poisson(key, 1.0, (_RESAMPLES, episodes)).astype(jnp.float32)
@@ -116,6 +138,8 @@ def weigh_episodes(
     factors = discount ** jnp.arange(steps)
     rewards = jnp.where(log.present, log.rewards[log.rows], 0)
     ahead = jnp.where(log.terminated, 0.0, discount)
+    if values is None:
+        values = LoggedValues(*[jnp.full(ratios.shape, jnp.nan)] * 3)
 
     def of_policy(ratios: Array, values: LoggedValues) -> Weighted:
         logs = jnp.cumsum(jnp.where(log.present, ratios[log.rows], 0), axis=1)
@@ -143,9 +167,7 @@ def weigh_episodes(
             )
 
         every = jax.lax.map(estimate, draws, batch_size=8)
-        last = relative[:, -1]
-        effective = jnp.sum(last) ** 2 / jnp.maximum(jnp.sum(last**2), 1e-30)
-        return Weighted(every[0], jnp.std(every[1:], axis=0), effective)
+        return Weighted(every[0], jnp.std(every[1:], axis=0), _count(relative[:, -1]))
 
     return jax.lax.map(lambda row: of_policy(*row), (ratios, values))
 
@@ -161,10 +183,10 @@ def summarise_weights(found: Weighted) -> list[list[Estimate]]:
             factor = float(stats.t.ppf(0.5 + LEVEL / 2, max(effective - 1, 1)))
             mean, width = float(means[row, column]), factor * float(deviations[row, column])
             problem = None
-            if not np.isfinite(mean):
-                problem = "weights are not finite"
-            elif effective < _FEWEST_EPISODES:
+            if effective < _FEWEST_EPISODES:
                 problem = f"rests on {effective:.1f} effective episodes; needs {_FEWEST_EPISODES:g}"
+            elif not np.isfinite(mean):
+                problem = "weights are not finite"
             estimates.append(
                 Estimate(
                     name,

@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from gelato.dynamics.interface import AbstractDynamics
 from gelato.model.latent import Scaling
@@ -157,7 +157,7 @@ def continue_rollouts(
     def step(carry: _Carry, _: None) -> tuple[_Carry, None]:
         keys = jax.random.split(jax.random.fold_in(key, carry.step), (shape[1], 3))
 
-        def embed(policy: AbstractTarget, z: Array, keys: PRNGKeyArray) -> Array:
+        def embed(policy: AbstractTarget, z: Array, keys: Key[Array, " uses"]) -> Array:
             normalised = judge.dynamics.decode(z, key=keys[0])
             state = jnp.asarray(judge.scaling.states.inverse(normalised))
             return judge.dynamics.embed(z, policy.act(state, space, key=keys[1]))

@@ -40,13 +40,13 @@ class TemporalConfig:
     """Widths of the hidden layers."""
     members: int = 5
     """Critics per policy, each with its own bootstrap of the episodes."""
-    updates: int = 20_000
+    updates: int = 10_000
     """Updates in all."""
     batch_size: int = 256
     """Rows per update."""
     learning_rate: float = 1e-3
     """First learning rate. It falls to a hundredth along a cosine."""
-    target_rate: float = 0.02
+    target_rate: float = 0.05
     """Share of the new critics in the target critics after each update."""
 
     def __post_init__(self) -> None:
@@ -356,7 +356,7 @@ def find_problem(
     in the last fifth of the training.
     """
     last = history[-1]
-    before = history[max(0, len(history) - 1 - len(history) // 5)]
+    before = history[max(0, len(history) - 1 - max(1, len(history) // 5))]
     room = high - low
     problems: list[str | None] = []
     for place in range(len(last)):
