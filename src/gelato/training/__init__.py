@@ -9,8 +9,10 @@ from gelato.training.presets import (
     change_method,
     choose_parts,
     list_methods,
+    make_grid,
     make_method,
     register_method,
+    vary_method,
 )
 from gelato.training.program import Population, init_policies, train_block
 
@@ -28,9 +30,11 @@ __all__ = [
     "group_methods",
     "init_policies",
     "list_methods",
+    "make_grid",
     "make_method",
     "make_plan",
     "register_method",
     "train_block",
     "trained_policies",
+    "vary_method",
 ]
