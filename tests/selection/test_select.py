@@ -44,6 +44,7 @@ from gelato.training.train import train
 SETTINGS = SelectSettings(
     episodes=2,
     model_updates=3,
+    half_seeds=1,
     points=50,
     critics=TemporalConfig((8,), 2, 20, 8),
     imagined=60,

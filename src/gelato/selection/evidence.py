@@ -30,6 +30,8 @@ class SelectSettings:
     """Rollouts per policy and model."""
     model_updates: int = 30_000
     """Updates of the models that are fitted to halves of the episodes."""
+    half_seeds: int = 2
+    """Models per half of the episodes."""
     points: int = 20_000
     """Logged steps in which the penalty of a model looks for neighbours."""
     critics: TemporalConfig = field(default_factory=TemporalConfig)

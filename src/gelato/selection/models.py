@@ -24,7 +24,7 @@ from gelato.model.latent import Scaling
 from gelato.model.split import Split, split_dataset
 from gelato.model.training import find_model, load_model
 from gelato.runs.folder import Run
-from gelato.selection.evidence import Imagined
+from gelato.selection.evidence import Imagined, SelectSettings
 from gelato.selection.log import Log, scale_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.rollouts import Judge
@@ -80,7 +80,7 @@ def split_in_halves(split: Split, seed: int = 0) -> tuple[Split, Split]:
 
 
 def read_models(
-    run: Path, folder: Path, dataset: Dataset, penalty: str | None, updates: int, points: int
+    run: Path, folder: Path, dataset: Dataset, penalty: str | None, settings: SelectSettings
 ) -> Models:
     """Read the run's models, and fit those of both halves in `folder` or read them there."""
     fit, fitted, split = _read_fit(run, dataset)
@@ -90,11 +90,14 @@ def read_models(
         described = Run(run).description
         seeds = tuple(described["seeds"])
         for index in range(len(seeds)):
-            judges.append(make_judge(fitted, index, split.train, chosen, points))
+            judges.append(make_judge(fitted, index, split.train, chosen, settings.points))
     for name, half in zip(HALVES, split_in_halves(split), strict=True):
-        short = _shorten_fit(fit, updates, len(half.train))
-        fitted_half = short.fit(half, folder / name, (0,))
-        judges.append(make_judge(fitted_half, 0, half.train, chosen, points))
+        short = _shorten_fit(fit, settings.model_updates, len(half.train))
+        numbers = tuple(range(settings.half_seeds))
+        place = folder / f"{name}-{settings.model_updates}-{settings.half_seeds}"
+        fitted_half = short.fit(half, place, numbers)
+        for index in numbers:
+            judges.append(make_judge(fitted_half, index, half.train, chosen, settings.points))
     return Models(tuple(judges), seeds, type(fit).__name__)
 
 

@@ -136,10 +136,10 @@ def _estimate(run: Path, folder: Path, dataset: Dataset, settings: SelectSetting
     penalty = next(
         (each["penalty"] for each in described["methods"] if each["penalty"] != "none"), None
     )
-    models = read_models(run, folder, dataset, penalty, settings.model_updates, settings.points)
+    models = read_models(run, folder, dataset, penalty, settings)
     if len(models.seeds) < 2:
         note(
-            f"{run}: has {len(models.seeds) or 'no'} model seed, so a policy is judged by the two "
+            f"{run}: has {len(models.seeds) or 'no'} model seed, so a policy is judged by the "
             "models of halves alone; train with --seeds 2 in a new folder for more models"
         )
     found: list[Candidate | None] = [None] * len(trained)
