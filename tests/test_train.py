@@ -37,6 +37,7 @@ from gelato.training.presets import (
     list_methods,
     make_grid,
     make_method,
+    vary_method,
 )
 from gelato.training.train import train
 
@@ -386,6 +387,13 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
             "must be a finite number of at least 0",
         ),
         (
+            ["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "1", "auto"],
+            "'auto' is not a number",
+        ),
+        (["select"], "name the folder of at least one run"),
+        (["select", "nowhere"], "nowhere: no such folder"),
+        (["select", "nowhere", "--budget", "-1"], "budget is -1"),
+        (
             ["train", "four-rooms-hole", "--run", "R", "--state-noise", "-1"],
             "must be a finite number of at least 0",
         ),
@@ -504,3 +512,32 @@ def test_a_run_says_what_it_was_made_with(finished: Path) -> None:
     assert records["sac"]["discount"] == AGENT.discount
     assert records["sac"]["transitions"] == 600
     assert 0 < records["bc"]["data_return"] < 1
+
+
+def test_a_grid_is_one_program_with_one_penalty(dataset: Dataset, parts: Parts, tmp_path) -> None:
+    grid = vary_method(make_method("gelato", parts), (0.3, 3.0), (0.05, 0.5))
+    records = train(dataset, tmp_path / "run", grid, seeds=2, settings=parts.settings, workers=1)
+    assert [path.name for path in (tmp_path / "run" / "policies").iterdir()] == ["gelato"]
+    names = [record["method"] for record in records[::2]]
+    assert names == [
+        "gelato λ=0.3 real=5%",
+        "gelato λ=0.3 real=50%",
+        "gelato λ=3 real=5%",
+        "gelato λ=3 real=50%",
+    ]
+    scales = json.loads((tmp_path / "run/policies/gelato/calibration.json").read_text())
+    assert list(scales) == names and len({str(scale) for scale in scales.values()}) == 1
+    alone = train(
+        dataset, tmp_path / "alone", grid[2:3], seeds=2, settings=parts.settings, workers=1
+    )
+    together = [record for record in records if record["method"] == grid[2].name]
+    for one, other in zip(alone, together, strict=True):
+        assert one["initial_value"] == pytest.approx(other["initial_value"], rel=1e-4)
+
+
+def test_variants_of_nothing_that_varies_are_refused(parts: Parts) -> None:
+    with pytest.raises(InputError, match="a penalty weight changes nothing"):
+        vary_method(make_method("bc", parts), (1.0, 3.0))
+    with pytest.raises(InputError, match="at least 0 and below 1"):
+        vary_method(make_method("gelato", parts), (), (0.5, 1.0))
+    assert vary_method(make_method("bc", parts)) == [make_method("bc", parts)]

@@ -46,7 +46,7 @@ from gelato.training.train import train
 RESULTS = Path(__file__).parents[2] / "results" / "selection.json"
 KEYS = ("dataset", "method", "penalty_weight", "real_fraction", "seed", "estimator")
 WEIGHTS, FRACTIONS = (0.3, 1.0, 3.0, 10.0, 30.0), (0.05, 0.5)
-_PART_BYTES, _MOST_PARTS = 15 * 2**20, 6
+_PART_BYTES, _MOST_PARTS = 15 * 2**20, 5
 
 
 def main() -> None:
