@@ -18,7 +18,7 @@ demo: $(INSTALLED)
 	$(BIN)/python experiments/figures/four_rooms.py --run demo/four-rooms-model --out demo/four-rooms.png
 	$(BIN)/gelato uncertainty demo/four-rooms-model --rows 128
 	$(BIN)/python experiments/figures/penalties.py --run demo/four-rooms-model --out demo/penalties.png
-	$(BIN)/gelato train four-rooms-hole,transitions=10000 --method gelato gelato-none --seeds 3 --run demo/hole
+	$(BIN)/gelato train four-rooms-hole,transitions=10000 --method gelato gelato-none --penalty-weight 4 --real-fraction 0.5 --seeds 3 --run demo/hole
 	$(BIN)/python experiments/figures/paths.py --run demo/hole --out demo/paths.png
 	@echo "figures: demo/four-rooms-data.png demo/four-rooms.png demo/penalties.png demo/paths.png"
 

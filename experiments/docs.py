@@ -132,6 +132,8 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "uncertainty": tables.uncertainty_table,
     "driving_uncertainty": tables.uncertainty_table,
     "penalty_weights": tables.penalty_weight_table,
+    "known_answers": tables.known_answers_table,
+    "selection": tables.selection_table,
     "tried": tables.settings_table,
     "driving": tables.driving_table,
     "driving_agents": _rows(
