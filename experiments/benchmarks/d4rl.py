@@ -4,7 +4,7 @@ python experiments/benchmarks/d4rl.py --policy halfcheetah.npz --out runs/d4rl
 
 The data is recorded again with the policy inside D4RL's file. Make its file of weights by
 `--extract ../shared/realdata/d4rl/halfcheetah_medium-v2.hdf5`. Ensembles of several recipes are
-fitted in one program and written to the folder, and a later call reads them (`--ensembles`). Then one
+fitted in one program and written to the folder; `--ensembles` reads them in a later call. Then one
 program trains all variants. Records are written at every evaluation, so that nothing is lost when
 the time is over.
 """
