@@ -140,6 +140,8 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "episodes": "{episodes}",
         }
     ),
+    "mopo_d4rl": tables.mopo_table,
+    "mopo_ensembles": tables.mopo_ensembles_table,
     "locomotion": tables.locomotion_table,
     "locomotion grid": tables.locomotion_grid,
 }

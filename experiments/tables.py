@@ -199,3 +199,33 @@ def is_tied(seeds: Sequence[Record], best: Sequence[Record]) -> bool:
     if min(map(len, returns)) < 2:
         return False
     return not stats.ttest_ind(*returns, equal_var=False).pvalue < 1 - LEVEL
+
+
+def mopo_table(records: list[Record]) -> str:
+    """Write scores of MOPO's variants, best first, and what the simulator says about the model."""
+    names = ("first_value", "discounted", "real_r2", "real_nll", "real_disagreement")
+    variants = list_values(records, "variant")
+    variants.sort(key=lambda name: -mean_of(select(records, variant=name), "score"))
+    rows = []
+    for variant in variants:
+        seeds = select(records, variant=variant)
+        scores = ", ".join(f"{row['score']:.1f}" for row in seeds)
+        cells = [f"{mean_of(seeds, name):.3g}" for name in names]
+        cells[2] = f"{mean_of(seeds, 'real_r2'):.4f}"
+        rows.append((variant, f"{mean_of(seeds, 'score'):.1f}", scores, *cells))
+    columns = ("variant", "score", "seeds", "value of first states", "real value")
+    return markdown_table((*columns, "R² here", "−log-likelihood here", "disagreement"), rows)
+
+
+def mopo_ensembles_table(records: list[Record]) -> str:
+    """Write the held-out accuracy of MOPO's ensembles by recipe and updates, means over seeds."""
+    rows = []
+    for recipe in list_values(records, "ensemble"):
+        of_recipe = select(records, ensemble=recipe)
+        for step in dict.fromkeys(row["step"] for row in of_recipe):
+            seeds = select(of_recipe, step=step)
+            cells = [f"{mean_of(seeds, name):.4f}" for name in ("r2", "r2_smallest", "r2_reward")]
+            nll, sigma = f"{mean_of(seeds, 'nll'):.2f}", f"{mean_of(seeds, 'sigma'):.2f}"
+            rows.append((recipe, f"{step:,}", *cells, nll, sigma, str(len(seeds))))
+    columns = ("recipe", "updates", "R² of change", "smallest", "R² of reward")
+    return markdown_table((*columns, "−log-likelihood", "largest σ", "seeds"), rows)
