@@ -14,12 +14,15 @@ import os
 import time
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.benchmarks.critics import plan_updates
 from experiments.mopo import ensembles, policies, recording
 from gelato.arrays import stack, take
+from gelato.data.reference import load
 from gelato.model.split import Split, split_dataset
 from gelato.policy.policy import save_policies
 from gelato.runs.records import Record, write_records
@@ -35,7 +38,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--policy", type=Path, required=True, help="weights of D4RL's policy")
+    parser.add_argument("--policy", type=Path, help="weights of D4RL's policy")
+    parser.add_argument("--dataset", help="data of ours to use instead, such as hopper-medium")
     parser.add_argument("--extract", type=Path, help="D4RL file to take the policy from; then stop")
     parser.add_argument("--environment", default="HalfCheetah-v5")
     parser.add_argument("--transitions", type=int, default=1_000_000)
@@ -60,10 +64,16 @@ def main() -> None:
         return
     started = time.monotonic()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    weights = recording.read_policy(arguments.policy)
-    dataset = recording.record(
-        arguments.environment, weights, arguments.transitions, arguments.workers
-    )
+    if arguments.dataset is not None:
+        dataset = load(arguments.dataset)
+        arguments.environment = dataset.environment
+    elif arguments.policy is not None:
+        weights = recording.read_policy(arguments.policy)
+        dataset = recording.record(
+            arguments.environment, weights, arguments.transitions, arguments.workers
+        )
+    else:
+        parser.error("give --policy or --dataset")
     rewards = dataset.transitions.rewards
     print(
         f"{time.monotonic() - started:.0f} s: {len(rewards):,} transitions, mean return "
@@ -133,23 +143,33 @@ def _train(
         chosen.append((variant, seed, order.index((variant.ensemble, seed))))
     switches, state = policies.begin(world, chosen, epochs=5)
     constants = (world, switches)
-    every = max(_BLOCK, arguments.updates // arguments.evaluations // _BLOCK * _BLOCK)
+    total = arguments.updates
     scale = jnp.asarray(ensembles.target_units(split)[1], jnp.float32)
     records: list[Record] = []
     with worker_pool(arguments.workers) as executor:
-        step, begun = 0, time.monotonic()
-        while step < arguments.updates and time.monotonic() - started < arguments.seconds:
-            block = min(_BLOCK, arguments.updates - step)
-            state, metrics = policies.train(constants, state, updates=block)
-            step += block
-            if step % every and step < arguments.updates:
-                # Wait, so that the clock is right.
-                jax.block_until_ready(metrics)
+        step, begun, counted = 0, time.monotonic(), 0
+        while step < total and time.monotonic() - started < arguments.seconds:
+            state, metrics = policies.train(constants, state, updates=_BLOCK)
+            step += _BLOCK
+            # Wait, so that the clock is right.
+            jax.block_until_ready(metrics)
+            if step == _BLOCK:
+                begun, counted = time.monotonic(), step
+            if step == 11 * _BLOCK:
+                # Fewer updates where not all of them fit into the time.
+                now = time.monotonic()
+                left = arguments.seconds - (now - started)
+                total = plan_updates(total, (now - begun) / 10, left)
+                world = eqx.tree_at(lambda w: w.total, world, jnp.array(float(total)))
+                constants = (world, switches)
+                print(f"{now - started:.0f} s: {total} updates", flush=True)
+            before = (step - _BLOCK) * arguments.evaluations // total
+            if step * arguments.evaluations // total == before:
                 continue
             measured = {name: np.asarray(values) for name, values in metrics.items()}
             values = np.asarray(policies.value_first_states(constants, state))
             seconds = round(time.monotonic() - started, 1)
-            rate = round(every / (time.monotonic() - begun), 1)
+            rate = round((step - counted) / (time.monotonic() - begun), 1)
             deployed = policies.deploy(world, switches, state)
             outcomes = recording.evaluate(
                 executor, arguments.environment, deployed, arguments.episodes
@@ -164,6 +184,7 @@ def _train(
                     "variant": name,
                     "seed": seed,
                     "step": step,
+                    "total": total,
                     "score": normalise_score(arguments.environment, float(outcome.returns.mean())),
                     "return": float(outcome.returns.mean()),
                     "return_std": float(outcome.returns.std()),
@@ -181,7 +202,7 @@ def _train(
             print(f"{seconds} s, {rate} updates per second", flush=True)
             write_records(arguments.out / f"{arguments.name}.json", records)
             save_policies(arguments.out / f"{arguments.name}.npz", deployed)
-            begun = time.monotonic()
+            begun, counted = time.monotonic(), step
 
 
 def _summarise(row: Record, shown: tuple[str, ...]) -> str:

@@ -69,6 +69,16 @@ RECIPES = {
         bootstrap=True,
         by_error=True,
     ),
+    # As `kit`, but in units that do not depend on the data's.
+    "kit-units": Recipe(
+        cosine=False,
+        decay=_LAYER_DECAY,
+        decoupled_decay=0.0,
+        bounds=(-10.0, 0.5),
+        learned_bounds=0.01,
+        bootstrap=True,
+        by_error=True,
+    ),
 }
 
 
