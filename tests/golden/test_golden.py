@@ -95,7 +95,9 @@ def test_the_numbers_are_those_of_version_0_1(case: str, store: Path, tmp_path: 
             else:
                 label = f"{found['method']} {name}"
                 simulated = reference == CONTINUOUS and name in SIMULATED
-                tolerance = 1e-3 if simulated else 1e-5
+                # AdamW's weight decay is gone from the ensemble, which is felt in the fifth digit.
+                exact = 1e-4 if found["method"] in ("mopo", "mbpo") else 1e-5
+                tolerance = 1e-3 if simulated else exact
                 # Values near 0 are sums of larger terms, so they differ more in relative terms.
                 assert found[name] == pytest.approx(expected[name], rel=tolerance, abs=1e-6), label
     for group, folder in (("latent", "gelato"), ("clones", "bc")):
