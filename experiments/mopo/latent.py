@@ -91,7 +91,7 @@ class SwitchedSAC(SAC):
         optimiser = self._optimiser().init(eqx.filter(networks, eqx.is_array))
         return SACState(networks, critics, optimiser, state.replay, state.step)
 
-    def decay(self, state: SACState) -> Float[Array, ""]:
+    def compute_actor_decay(self, state: SACState) -> Float[Array, ""]:
         share = jnp.minimum(state.step / read_switches(state).total, 1)
         return 0.5 * (1 + jnp.cos(jnp.pi * share))
 

@@ -308,7 +308,7 @@ def test_several_choices_as_observation_are_one_hot_each(store):
         ("hopper-random,seed=-1", "seed=-1 must be a whole number"),
         ("hopper-random,size=3", "unknown option 'size=3'"),
         ("hopper-random,sed=3", "unknown option 'sed=3'; did you mean seed"),
-        ("file:", "names no data"),
+        ("file:", "is not a reference to data"),
         (
             "file:x.npz,observation=obs",
             "unknown option 'observation=obs'; did you mean observations",

@@ -7,7 +7,14 @@ from tyro.conf import Positional, arg
 
 from gelato.cli.data import Ref
 from gelato.cli.model import load_fitted
-from gelato.cli.output import check_file, check_picture, check_records, print_json, print_table
+from gelato.cli.output import (
+    check_file,
+    check_picture,
+    check_records,
+    print_json,
+    print_table,
+    print_title,
+)
 from gelato.uncertainty.registry import describe_penalties, find_penalty
 
 if TYPE_CHECKING:
@@ -15,8 +22,8 @@ if TYPE_CHECKING:
 
 _PENALTIES = describe_penalties("latent")
 _TRUST_HELP = (
-    "The penalty that decides. Default: transport, or geodesic if transport would trust more than "
-    f"half of out-of-distribution pairs. One of {_PENALTIES}."
+    "Penalty to use. Default: transport; if transport would trust more than half of the "
+    f"out-of-distribution pairs, geodesic. One of {_PENALTIES}."
 )
 # Episodes shown.
 _LEAST_KNOWN = 5
@@ -42,20 +49,22 @@ def uncertainty(
     results: Path | None = None,
     fitted_to: str | None = None,
 ) -> None:
-    """Compare penalties with the model's true one-step error, on the data and on shifts from it.
+    """Measure how well each penalty predicts the model's one-step error on data and shifted data.
 
-    The real simulator is put into each state (MuJoCo tasks, Four Rooms). Without a simulator, or
-    with `--no-simulator`, the error is measured on held-out transitions only, and the output says
-    so.
+    The true next state comes from the real simulator, which is set to each state (MuJoCo tasks,
+    Four Rooms). Without a simulator, or with `--no-simulator`, the error is measured on held-out
+    transitions only, and the output says so.
 
     Args:
         run: The folder of `gelato model fit` or `gelato train`.
-        rows: State-actions in each shift.
-        points: Search neighbours among at most this many transitions, spread evenly. Default: all.
-        calibration: `default` subtracts the level on the data, `paper` divides by the maximum.
+        rows: Number of state-actions per shift (a set of state-actions away from the data).
+        points: Maximum number of transitions to search for neighbours, spread evenly. Default: all.
+        calibration: `default` subtracts the median penalty on the data and divides by how far the
+            median on out-of-distribution pairs lies above it; `paper` divides by the maximum.
         simulator: Use the simulator, if there is one.
         json: Print one JSON object and nothing else.
-        plot: Also draw risk against coverage, and penalty against error (.png, .pdf or .svg).
+        plot: Also plot risk–coverage curves, and the error for each penalty value (.png, .pdf or
+            .svg).
         results: Also merge the records into this JSON file.
         fitted_to: New location of the training data, if it moved.
     """
@@ -63,10 +72,14 @@ def uncertainty(
     from gelato.uncertainty.judge import judge_penalties
 
     if rows < 20:
-        raise InputError(f"rows is {rows}. Use at least 20: ranks of fewer rows say nothing")
+        raise InputError(
+            f"--rows {rows}: must be at least 20; a rank correlation of fewer rows is not "
+            "meaningful"
+        )
     if not penalties:
         raise InputError(
-            "name at least one penalty after --penalties, or leave it out for all of them"
+            "give at least one penalty after --penalties, or leave out the option for the default "
+            "list"
         )
     for name in penalties:
         find_penalty(name, "latent")
@@ -114,15 +127,15 @@ def trust(
     out: Path | None = None,
     fitted_to: str | None = None,
 ) -> None:
-    """Say on which state-actions of other data a fitted model can be trusted.
+    """Report for which state-actions of another dataset a fitted model can be trusted.
 
-    A state-action is trusted if its penalty is no higher than on 95% of the model's held-out data.
+    A state-action is trusted if its penalty is at most the 95th percentile of held-out data.
     Penalties are 0 on typical data and about 1 on out-of-distribution pairs.
 
     Args:
         run: The folder of `gelato model fit` or `gelato train`.
         data: The data to judge, by its reference (`file:log.npz`, `hopper-medium`, …).
-        rows: Judge at most this many rows, spread evenly over the data.
+        rows: Maximum number of rows to judge, spread evenly over the data.
         seed: The seed of the model.
         json: Print one JSON object and nothing else.
         out: Also write every judged row (episode, step, penalty, trusted) into this CSV file.
@@ -138,7 +151,7 @@ def trust(
     from gelato.uncertainty.trust import Trust, check_spaces
 
     if rows < 1:
-        raise InputError(f"rows is {rows}. Judge at least one")
+        raise InputError(f"--rows {rows}: must be at least 1")
     if penalty is not None:
         find_penalty(penalty, "latent")
     check_file(out)
@@ -168,9 +181,9 @@ def trust(
             f"{data}: the model can be trusted on {share:.0%} of {len(judged):,} rows",
             {
                 f"{judge.penalty} penalty": (
-                    f"median {median:.2f}, 95% {high:.2f}, largest {largest:.2f}"
+                    f"median {median:.2f}, 95th percentile {high:.2f}, maximum {largest:.2f}"
                 ),
-                "trusted up to": f"{judge.limit:.2f} (95% of held-out data)",
+                "threshold": f"{judge.limit:.2f} (95th percentile of held-out data)",
                 "out-of-distribution pairs": f"{judge.foreign_trusted:.0%} would be trusted",
             },
         )
@@ -195,7 +208,8 @@ def _print_least_known(judged: list[dict[str, Any]]) -> None:
         worst = max(own, key=lambda row: row["penalty"])
         at = f"{worst['penalty']:.2f} at step {worst['step']}"
         rows.append((str(episode), f"{len(own):,}", trusted, f"{mean[episode]:.2f}", at))
-    print_table(("least known episodes", "rows judged", "trusted", "mean penalty", "largest"), rows)
+    print_title("episodes with the largest penalty")
+    print_table(("episode", "rows", "trusted", "mean penalty", "maximum"), rows)
 
 
 def _list_scales(report: "Report") -> dict[str, Any]:
@@ -232,9 +246,11 @@ def _print_records(records: list[dict[str, Any]]) -> None:
     ]
     first = records[0]
     title = (
-        f"{first['dataset']}, truth: {first['truth']}, {seeds} model seed{'s' if seeds > 1 else ''}"
+        f"{first['dataset']}, true error from: {first['truth']}, {seeds} model "
+        f"seed{'s' if seeds > 1 else ''}"
     )
     print_table((title, *shifts, "µs"), rows)
-    print_table(
-        ("rank correlation with the true error / AUROC of an error above the data's 95% level",), []
+    legend = (
+        "rank correlation with the true error / AUROC of errors above the data's 95th percentile"
     )
+    print_table((legend,), [])

@@ -63,7 +63,7 @@ def load_file(
 
 
 def _of_every_dimension(space: ActionSpace | None, columns: Columns) -> ActionSpace | None:
-    """Use a range with one number for all action dimensions; `assemble` checks the rest."""
+    """Use a range of one number for all action dimensions; `assemble` checks other cases."""
     if not isinstance(space, Continuous) or space.size > 1:
         return space
     size = math.prod(columns.actions.shape[1:])
@@ -124,10 +124,10 @@ def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
         raise InputError(f"{path}: not a readable .npz file; it has another format") from error
     except (OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"{path}: not a readable .npz file, perhaps cut short ({error})"
+            f"{path}: not a readable .npz file; it may be incomplete ({error})"
         ) from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InputError(f"{path}: a single array, not an .npz archive of named arrays")
+        raise InputError(f"{path}: contains a single array; save named arrays with np.savez")
 
     def read(name: str) -> np.ndarray:
         try:
@@ -188,5 +188,6 @@ def _say_if_coarse(low: np.ndarray, high: np.ndarray, what: str) -> None:
     for column in np.flatnonzero((width > 0) & (width < _FEWEST_STEPS * step))[:1]:
         note(
             f"{what}: column {column} varies by {width[column]:.3g}, but single precision stores "
-            f"its values in steps of {step[column]:.2g}; subtract the first value"
+            f"its values in steps of {step[column]:.2g}. Subtract the first value from the whole "
+            "column before you save the file"
         )

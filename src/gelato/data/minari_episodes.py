@@ -113,7 +113,7 @@ def collect(
             timeouts[rows.stop - 1] = 1
     if start != steps:
         raise InputError(
-            f"{source}: the metadata counts {steps} steps, but the episodes have {start}; the "
+            f"{source}: the metadata gives {steps} steps, but the episodes contain {start}; the "
             "dataset is damaged"
         )
     if isinstance(dataset.action_space, spaces.Discrete):

@@ -61,7 +61,7 @@ def check_id(name: str) -> str:
 def write(dataset_id: str, episodes: Iterable[Episode], steps: int, **description: Any) -> bool:
     """Write episodes with `steps` steps in total as a Minari dataset.
 
-    Return False if another process was first. `description` is passed to
+    Return False if another process has already written this dataset. `description` is passed to
     `minari.create_dataset_from_buffers`. The dataset is written to a hidden folder of the store,
     which Minari does not list, and renamed when it is complete.
     """
@@ -207,7 +207,7 @@ def _count(episode: minari.EpisodeData, advance: Advance) -> minari.EpisodeData:
 def _partial_store() -> Iterator[Path]:
     """Yield a hidden folder that Minari uses as its store until the block ends; then remove it."""
     root, before = store_root(), os.environ.get("MINARI_DATASETS_PATH")
-    # Machines may share a store. Each one removes only the folders of its own dead processes.
+    # Machines may share a store. Each machine removes only folders of its dead processes.
     mine = f"{_PARTIAL}{platform.node()}-"
     for stale in root.glob(f"{mine}*"):
         process = stale.name.removeprefix(mine).split("-")[0]
@@ -235,7 +235,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _adopt_namespaces(partial: Path, dataset_id: str) -> None:
-    """Move the descriptions of the dataset's namespaces to the store, unless it has them."""
+    """Move the metadata files of the dataset's namespaces to the store, if they are missing."""
     for parent in (partial / dataset_id).relative_to(partial).parents:
         for description in (partial / parent).glob("*.json"):
             adopted = partial.parent / description.relative_to(partial)

@@ -30,7 +30,7 @@ from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.dynamics.fit import AbstractFit, AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import AbstractDynamics, Action, Embedded, Imagined, Latent
-from gelato.errors import InputError
+from gelato.errors import InputError, require_positive
 from gelato.model.fit import normalise_batch
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import Scaling
@@ -53,12 +53,12 @@ _IMPROVEMENT = 0.01
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """Settings of the ensemble and its fit; the sizes are MOPO's."""
+    """Settings of the ensemble and its fit; the sizes are those of MOPO."""
 
     members: int = 7
     """Networks in the ensemble."""
     elites: int = 5
-    """Networks that imagine steps: those with the smallest held-out loss."""
+    """Number of networks used for rollouts: those with the smallest held-out loss."""
     hidden: tuple[int, ...] = (200, 200, 200, 200)
     """Widths of the hidden layers."""
     batch_size: int = 256
@@ -84,6 +84,12 @@ class EnsembleConfig:
     """Updates at most."""
 
     def __post_init__(self) -> None:
+        require_positive(self, "members", "elites", "hidden", "batch_size", "learning_rate")
+        require_positive(self, "updates")
+        if self.elites > self.members:
+            raise InputError(
+                f"elites={self.elites}: must be at most the number of members, {self.members}"
+            )
         low, high = self.log_variance
         if not low < high:
             raise InputError(
@@ -97,7 +103,7 @@ class EnsembleConfig:
 
 
 class Member(eqx.Module):
-    """One network: `(s, a) ↦ N(μ, σ²)` over state change and reward, and the odds of an end."""
+    """One network: `(s, a) ↦ N(μ, σ²)` for state change and reward, and a termination logit."""
 
     network: MLP
     low: Float[Array, "*batch target"]
@@ -138,8 +144,8 @@ class StateDynamics(AbstractDynamics):
             ended = jax.random.bernoulli(end_key, jax.nn.sigmoid(ends[which]))
         else:
             ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
-        # Kept where the data reaches: beyond it a network extrapolates without end. The rule sees
-        # the state itself.
+        # Clip the state to the range of the data, because networks extrapolate without bound
+        # outside it. The termination rule gets the state before clipping.
         return Imagined(jnp.clip(state, self.low, self.high), reward, ended)
 
     def predict(self, embedding: Embedded) -> tuple[Gaussian, Float[Array, " members"]]:
@@ -148,7 +154,7 @@ class StateDynamics(AbstractDynamics):
 
 
 class LargestDeviation(AbstractPenalty):
-    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d` over all members: MOPO's."""
+    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d` over all members, as in MOPO."""
 
     dynamics: StateDynamics
 
@@ -158,7 +164,7 @@ class LargestDeviation(AbstractPenalty):
 
 
 class EnsembleState(eqx.Module):
-    """What the fit carries from update to update."""
+    """State of the fit between updates."""
 
     members: Member
     optimiser: optax.OptState
@@ -197,7 +203,7 @@ def fit_ensemble(
             members = eqx.combine(loaded, static)
         else:
             rows = held_out[choose_evenly(held_out, _HELD_OUT_ROWS)]
-            data = EnsembleData(*_pairs(train, scaling), _pairs(rows, scaling))
+            data = EnsembleData(*_make_pairs(train, scaling), _make_pairs(rows, scaling))
             state = _fit(folder, data, _init(*new), seeds, config, dataset.reference)
             members = _take_members(state.best, jnp.argsort(state.best_losses, axis=1))
             finish(folder, lambda: folder.save("members", eqx.filter(members, eqx.is_array)))
@@ -210,7 +216,7 @@ def fit_ensemble(
     return StateDynamics(members, scaling, low, high, config.elites, rule)
 
 
-def _pairs(
+def _make_pairs(
     transitions: Transitions, scaling: Scaling
 ) -> tuple[Float[Array, "n pair"], Float[Array, "n target"]]:
     batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
@@ -288,7 +294,7 @@ def _block(
     config: EnsembleConfig,
     updates: int,
 ) -> tuple[EnsembleState, Float[Array, " seeds"], Float[Array, " seeds"]]:
-    """A block of updates for every seed; every member draws batches of its own."""
+    """A block of updates for every seed; every member draws separate batches."""
     data, seeds = constants
 
     def one(state: EnsembleState, seed: Int[Array, ""]) -> tuple[EnsembleState, Array, Array]:
@@ -308,7 +314,7 @@ def _block(
                 if not config.bound_weight:
                     bounds = jax.lax.stop_gradient((members.low, members.high))
                     members = eqx.tree_at(lambda m: (m.low, m.high), members, bounds)
-                fit = jnp.sum(_losses(members, data.inputs[rows], data.targets[rows]))
+                fit = jnp.sum(_compute_losses(members, data.inputs[rows], data.targets[rows]))
                 return fit + _regularise(members, config)
 
             value, gradient = jax.value_and_grad(loss)(trainable)
@@ -361,10 +367,10 @@ def _keep_best(
     """Keep every member's best weights so far; return its held-out loss or error."""
     pairs, targets = (jnp.broadcast_to(x, (config.members, *x.shape)) for x in data.held_out)
     if config.by_error:
-        held_out = _errors(state.members, pairs, targets)
+        held_out = _compute_errors(state.members, pairs, targets)
         better = held_out < (1 - _IMPROVEMENT) * state.best_losses
     else:
-        held_out = _losses(state.members, pairs, targets)
+        held_out = _compute_losses(state.members, pairs, targets)
         better = held_out < state.best_losses
     if config.patience:
         # A seed that is done does not depend on how long the others take.
@@ -380,7 +386,7 @@ def _keep_best(
     return state, held_out
 
 
-def _errors(
+def _compute_errors(
     members: Member,
     pairs: Float[Array, "members n pair"],
     targets: Float[Array, "members n target"],
@@ -395,12 +401,12 @@ def _errors(
     )
 
 
-def _losses(
+def _compute_losses(
     members: Member,
     pairs: Float[Array, "members n pair"],
     targets: Float[Array, "members n target"],
 ) -> Float[Array, " members"]:
-    """Every member's negative log-likelihood per dimension on a batch of its own."""
+    """The negative log-likelihood per dimension of each member, on separate batches."""
 
     def one(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
         outcome, end = member(pair)
@@ -427,7 +433,7 @@ def _take_members(members: Member, chosen: Int[Array, "seeds members"]) -> Membe
 
 @dataclass(frozen=True)
 class EnsembleFit(AbstractFit):
-    """The fit of MOPO's ensemble."""
+    """The fit of the ensemble of MOPO."""
 
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     """Settings of the ensemble."""
@@ -511,14 +517,17 @@ def _build_largest_deviation(inputs: PenaltyInputs) -> LargestDeviation:
 
 
 register_penalty(
-    "largest-deviation", _build_largest_deviation, ("state",), "largest σ of the ensemble (MOPO's)"
+    "largest-deviation",
+    _build_largest_deviation,
+    ("state",),
+    "largest σ of the ensemble, as in MOPO",
 )
 
 
 def _calibrate(
     penalty: AbstractPenalty, dynamics: StateDynamics, train: Transitions
 ) -> AbstractPenalty:
-    """Calibrate on the data, and on states that lie beyond it with random actions."""
+    """Calibrate on the data, and on out-of-distribution states with random actions."""
     rows = np.random.default_rng(0).permutation(len(train))[: 2 * SAMPLE]
     batch = normalise_batch(train[rows], dynamics.scaling, jnp.zeros((len(rows), 0)))
     half = len(rows) // 2

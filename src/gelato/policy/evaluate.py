@@ -55,7 +55,7 @@ class Evaluator:
     def __init__(self, environment: str, executor: Executor | None) -> None:
         self.environment, self._executor = environment, executor
         self._counts_crashes = _find_crash_test(environment) is not None
-        # Environments and tasks that the user's program registered are unknown to its workers.
+        # Worker processes do not know environments and tasks that the user's program registered.
         # cloudpickle sends classes and functions of a script too.
         self._description: bytes = cloudpickle.dumps(
             (gymnasium.spec(environment), _find_crash_test(environment))
@@ -177,11 +177,15 @@ def record_frames(environment_id: str, policy: Policy, seed: int = FIRST_SEED) -
         observation, _ = environment.reset(seed=seed)
         frames, ended = [environment.render()], False
     except Exception as error:
-        help = "install what it draws with" if task is None else task.drawing_help
+        help = (
+            "install the packages that the environment needs for rendering"
+            if task is None
+            else task.drawing_help
+        )
         raise InputError(
-            f"{environment_id}: cannot be drawn here; {help} ({first_line(error)})"
+            f"{environment_id}: cannot be rendered here; {help} ({first_line(error)})"
         ) from error
-    # From here on an error is the policy's or the environment's own, and keeps its traceback.
+    # Errors below come from the policy or the environment, so their traceback is kept.
     if task is not None and task.capture_frames is not None:
         task.capture_frames(environment, lambda: frames.append(environment.render()))
     while not ended and len(frames) < _LONGEST_FILM:

@@ -57,7 +57,7 @@ class _Description(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Run:
-    """A folder that describes itself."""
+    """A run folder with its description in `run.json`."""
 
     folder: Path
     resumed: bool = False
@@ -69,9 +69,7 @@ class Run:
         path = self.folder / "run.json"
         if not path.exists():
             what = (
-                "not a run's folder (it has no run.json)"
-                if self.folder.exists()
-                else "no such folder"
+                "not a run folder (no run.json in it)" if self.folder.exists() else "no such folder"
             )
             raise InputError(f"{self.folder}: {what}")
         try:
@@ -79,7 +77,7 @@ class Run:
         except ValueError as error:
             raise InputError(f"{path}: damaged ({error})") from error
         if not isinstance(description, dict) or not {"format", "kind"} <= description.keys():
-            raise InputError(f"{path}: does not describe a run of gelato")
+            raise InputError(f"{path}: is not a run.json of gelato")
         description = _Description(path, description)
         if description["format"] != FORMAT:
             raise InputError(
@@ -96,7 +94,7 @@ class Run:
             why = (
                 "is not finished"
                 if kind == "policies"
-                else f"is of kind {kind}; `gelato train` makes policies"
+                else f"is a {kind} run, not a training. Give the folder of a `gelato train` run"
             )
             raise InputError(f"{self.folder}: has no results; this run {why}")
         return path
@@ -141,8 +139,8 @@ class Run:
                     "(fingerprints differ). Restore it or use a new folder"
                 )
             raise InputError(
-                f"{self.folder}: was started with {name} {_difference(before.get(name), value)}. "
-                "Use the same settings or a new folder"
+                f"{self.folder}: this run was started with another {name}: "
+                f"{_difference(before.get(name), value)}. Use the same settings or a new folder"
             )
         return True
 
@@ -172,7 +170,7 @@ class Run:
         save_arrays(self.folder / f"{name}.npz", tree)
 
     def load(self, name: str, like: Tree) -> Tree:
-        """Read `name`.npz into the structure of `like`."""
+        """Read `name`.npz and return its arrays in the tree structure of `like`."""
         return load_arrays(self.folder / f"{name}.npz", like)
 
     def has(self, name: str) -> bool:
@@ -180,7 +178,10 @@ class Run:
         return (self.folder / f"{name}.npz").exists()
 
     def save_checkpoint(self, step: int, tree: Any) -> None:
-        """Keep the states of this step and the one before; remove those of later steps."""
+        """Save the checkpoint of this step.
+
+        Keep also the checkpoint before it. Remove all others, also those of later steps.
+        """
         folder = self.folder / "checkpoints"
         folder.mkdir(exist_ok=True)
         save_arrays(folder / f"{step:012d}.npz", tree)
@@ -200,7 +201,7 @@ class Run:
         try:
             return load_arrays(path, like)
         except InputError as error:
-            note(f"{error}; going back to the checkpoint before it")
+            note(f"{error}; using the previous checkpoint")
             return None
 
     def remove_checkpoints(self) -> None:
@@ -247,7 +248,7 @@ class Run:
 def open_run(path: Path | str, kind: str, **settings: Any) -> Iterator[Run]:
     """Lock a run's folder, describe a new run or check that an old one is the same, and yield it.
 
-    Other processes are refused until the block ends.
+    Other processes get an error until the block ends.
     """
     run = Run(Path(path))
     with run.lock():
@@ -274,8 +275,8 @@ def list_seeds(seeds: int, first_seed: int) -> tuple[int, ...]:
     """Return `seeds` consecutive numbers from `first_seed`."""
     if seeds < 1 or first_seed < 0 or first_seed + seeds > 2**31:
         raise InputError(
-            f"seeds is {seeds} and the first seed is {first_seed}; use at least one seed, and "
-            "seeds from 0 to 2³¹ − 1"
+            f"seeds={seeds}, first_seed={first_seed}: use at least one seed, and seeds from 0 to "
+            "2³¹ − 1"
         )
     return tuple(range(first_seed, first_seed + seeds))
 
@@ -294,7 +295,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path) as saved:
             return {name: saved[name] for name in saved.files}
     except FileNotFoundError as error:
-        raise InputError(f"{path}: missing; the run is not finished") from error
+        raise InputError(f"{path}: does not exist; the run is not finished") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: damaged or cut short") from error
 

@@ -1,7 +1,7 @@
 """The training loop: blocks of updates with progress, metrics, checkpoints and resume.
 
 A block is one compiled program. Its result depends only on the state and the step, so a killed run
-resumes from its last checkpoint and ends bit for bit as if it had not been killed.
+resumes from its last checkpoint. The result is bit for bit the same as without the kill.
 """
 
 import time

@@ -1,4 +1,7 @@
-"""Results as flat JSON records, one per line. Commands write them; docs are rendered from them."""
+"""Results as flat JSON records, one per line.
+
+Commands write them; `experiments/docs.py` makes tables from them.
+"""
 
 import csv
 import fcntl

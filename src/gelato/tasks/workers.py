@@ -23,7 +23,7 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     # Spawn the processes: a forked child of a process that has started JAX's threads can hang.
     pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_belong_to_parent
+        workers, mp_context=get_context("spawn"), initializer=_exit_with_parent
     )
     try:
         with _protect_start():
@@ -56,8 +56,8 @@ def _protect_start() -> Iterator[None]:
         main.__dict__.update(hidden)
 
 
-def _belong_to_parent() -> None:
-    """Make a worker end when its parent ends, and not when `timeout` signals the whole group.
+def _exit_with_parent() -> None:
+    """Make a worker exit with its parent, but not when `timeout` signals the process group.
 
     The parent may still need its workers to finish a block.
     """

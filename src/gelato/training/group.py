@@ -9,7 +9,6 @@ from jaxtyping import PyTree
 
 from gelato.data.summary import episode_returns
 from gelato.dynamics.fit import AbstractFitted
-from gelato.dynamics.latent import LatentFit
 from gelato.errors import InputError
 from gelato.policy.deploy import deploy_all
 from gelato.policy.evaluate import Evaluator
@@ -75,7 +74,7 @@ def train_group(
 
 @dataclass
 class _Training:
-    """What the blocks of one group share, and the latest measurements."""
+    """The data that the blocks of one group share, and the latest measurements."""
 
     plan: Plan
     group: Group
@@ -174,7 +173,7 @@ class _Training:
         }
 
     def _find_best(self) -> "_Best | None":
-        """Return the best policies so far, after a resume from their files."""
+        """Return the best policies so far. After a resume, read them from their files."""
         path = self.folder.folder / "best.npz"
         if self.best is None and path.exists():
             try:
@@ -182,7 +181,8 @@ class _Training:
                 self.best = _Best(policies, self.folder.read_json("best")["returns"])
             except InputError as error:
                 raise InputError(
-                    f"{error}; remove the file to keep the best policies from here on"
+                    f"{error}; delete the file; training then records the best policies again from "
+                    "this step on"
                 ) from error
         return self.best
 
@@ -208,16 +208,14 @@ class _Best:
 
 
 def describe_settings(method: Method, plan: Plan) -> Record:
-    """Return the settings that reach the policies of one method, as fields of a record."""
-    fit = method.fit
-    noise = fit.state_noise if isinstance(fit, LatentFit) else None
-    largest = fit.noise_bound * fit.state_noise if isinstance(fit, LatentFit) else None
+    """Return the settings that affect the policies of one method, as fields of a record."""
+    described = {} if method.fit is None else method.fit.describe_settings()
     return {
         "transitions": len(plan.dataset.transitions),
         "episodes": plan.settings.episodes,
         "discount": getattr(method.agent, "discount", None),
-        "state_noise": noise,
-        "largest_noise": largest,
+        "state_noise": described.get("state_noise"),
+        "largest_noise": described.get("largest_noise"),
         "penalty": name_penalty(method.penalty),
         "penalty_weight": method.penalty_weight,
         "real_fraction": method.real_fraction,

@@ -84,7 +84,10 @@ def find_training(run: Path | str) -> Path:
     if kind == "model" and (parent / "run.json").exists():
         folder, kind = parent, Run(parent).description["kind"]
     if kind != "policies":
-        raise InputError(f"{run}: is a run of kind {kind}; `gelato train` makes policies")
+        raise InputError(
+            f"{run}: contains a {kind}, not trained policies. Give the folder of a `gelato train` "
+            "run"
+        )
     return folder
 
 
@@ -96,8 +99,8 @@ def _find_groups(folder: Path) -> list[Path]:
 
 
 def most_valued(run: Path | str) -> list[TrainedPolicy]:
-    """Of every method the policy whose value in its own pessimistic MDP is largest: chosen without
-    an environment.
+    """Return, for every method, the policy with the largest value in its own pessimistic MDP. This
+    needs no environment.
     """
     records = read_records(Run(Path(run)).results)
     values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
@@ -149,6 +152,7 @@ def environment_for(trained: TrainedPolicy) -> str:
     environment = find_environment(trained.environment, len(policy.mean), policy.space)
     if environment is None:
         raise InputError(
-            f"{trained.dataset}: no environment to run policies in; name one with --environment"
+            f"{trained.dataset}: the environment is unknown or not installed. Give one with "
+            "--environment"
         )
     return environment

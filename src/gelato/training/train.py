@@ -36,11 +36,11 @@ def train(
     tensorboard: bool = False,
     workers: int | None = None,
 ) -> list[Record]:
-    """Train every method with every seed in a run folder, or resume what was begun there.
+    """Train every method with every seed in a run folder, or resume the training in that folder.
 
-    A method is a name, which means its preset for the data, or a `Method`. `model` is the folder
-    of a latent model fitted earlier with these seeds. With `tensorboard`, metrics are also written
-    to `run/tensorboard`. Returns one record per method and seed.
+    A method is a `Method`, or a name. A name selects the preset settings for this dataset. `model`
+    is the folder of a latent model fitted earlier with these seeds. With `tensorboard`, metrics are
+    also written to `run/tensorboard`. Returns one record per method and seed.
     """
     plan = make_plan(
         data,
@@ -71,10 +71,12 @@ def _announce(plan: Plan, run: Run) -> None:
     if (run.folder / "results.json").exists():
         return
     if plan.environment is None:
-        note("no environment to evaluate policies in; they are trained without returns")
+        note("no environment to evaluate policies in; returns are not measured")
     if run.resumed:
         note("resuming from the last checkpoint")
         return
     minutes = max(1, round(estimate_seconds(plan) / 60))
     duration = f"{minutes} minutes" if minutes > 1 else "a minute"
-    note(f"expect about {duration} on this machine; Ctrl-C keeps what is done")
+    note(
+        f"expected time: about {duration} on this machine. To pause, press Ctrl-C; repeat to resume"
+    )

@@ -1,9 +1,9 @@
-"""Penalties that say where the model can be trusted, their calibration, and how well they do it."""
+"""Penalties that estimate where the model is unreliable: calibration and evaluation."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gelato.uncertainty.registry import penalty_names, register_penalty
+from gelato.lazy import import_on_use
+from gelato.uncertainty.registry import list_penalties, register_penalty
 
 if TYPE_CHECKING:
     from gelato.uncertainty.build import PenaltyInputs, build_penalty
@@ -24,28 +24,24 @@ __all__ = [
     "embed",
     "embed_pairs",
     "judge_penalties",
+    "list_penalties",
     "penalise",
-    "penalty_names",
     "register_penalty",
 ]
 
 # Imported on first use: `gelato --help` lists penalties without waiting for JAX.
-_MODULES = {
-    "AbstractPenalty": "penalty",
-    "EmbeddedData": "embedded",
-    "PenaltyInputs": "build",
-    "Trust": "trust",
-    "Verdict": "trust",
-    "build_penalty": "build",
-    "calibrate": "calibration",
-    "embed": "embedded",
-    "embed_pairs": "embedded",
-    "judge_penalties": "judge",
-    "penalise": "penalty",
+_HOMES = {
+    "AbstractPenalty": "gelato.uncertainty.penalty",
+    "EmbeddedData": "gelato.uncertainty.embedded",
+    "PenaltyInputs": "gelato.uncertainty.build",
+    "Trust": "gelato.uncertainty.trust",
+    "Verdict": "gelato.uncertainty.trust",
+    "build_penalty": "gelato.uncertainty.build",
+    "calibrate": "gelato.uncertainty.calibration",
+    "embed": "gelato.uncertainty.embedded",
+    "embed_pairs": "gelato.uncertainty.embedded",
+    "judge_penalties": "gelato.uncertainty.judge",
+    "penalise": "gelato.uncertainty.penalty",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"gelato.uncertainty.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'gelato.uncertainty' has no attribute {name!r}")
+__getattr__, __dir__ = import_on_use(__name__, _HOMES)

@@ -32,7 +32,7 @@ _MOST = 0.5
 class Verdict:
     """`penalty` is 0 on typical data and about 1 out of distribution.
 
-    `trusted` where it is no higher than on 95% of held-out data.
+    `trusted` is true where the penalty is at most the 95th percentile of held-out data.
     """
 
     penalty: Float[np.ndarray, " n"]
@@ -43,9 +43,9 @@ class Trust:
     """Says where a model can be trusted: `trust(states, actions)`, in the data's units.
 
     `foreign_trusted` is the share of out-of-distribution pairs that would be trusted; smaller is
-    better. A penalty is refused if its median on them is no larger than on held-out data. Default:
-    `transport`, or `geodesic` where `transport` would trust more than half of those pairs, as it
-    does with little data or a short fit.
+    better. A penalty raises an error if its median on these pairs is not larger than on held-out
+    data. Default: `transport`, or `geodesic` if `transport` would trust more than half of those
+    pairs. This happens with little data or a short fit.
     """
 
     def __init__(
@@ -54,7 +54,9 @@ class Trust:
         fitted = fitted if isinstance(fitted, FittedModel) else load_model(fitted)
         if seed not in fitted.seeds:
             known = ", ".join(map(str, fitted.seeds))
-            raise InputError(f"{fitted.run.folder}: has no seed {seed}, only {known}")
+            raise InputError(
+                f"{fitted.run.folder}: has no model for seed {seed}; its seeds are {known}"
+            )
         self.fitted, self.model = fitted, fitted.seed(fitted.seeds.index(seed))
         train, held_out = (embed(self.model, fitted.scaling, part) for part in fitted.parts)
         tells = self._judge_by(penalty or _PREFERRED, train, held_out)
@@ -66,17 +68,22 @@ class Trust:
             tells = self._judge_by(_FALLBACK, train, held_out)
         if not tells:
             raise InputError(
-                f"{fitted.run.folder}, seed {seed}: {self.penalty} cannot tell out-of-distribution "
-                "pairs from the data. Use another penalty, or fit the model to more data"
+                f"{fitted.run.folder}, seed {seed}: {self.penalty} does not distinguish "
+                "out-of-distribution pairs from the data. Use another penalty, or fit the model "
+                "to more data"
             )
         if self.foreign_trusted > _MOST:
             note(
                 f"{self.penalty} would trust {self.foreign_trusted:.0%} of out-of-distribution "
-                "pairs: it detects large departures only. More data or a longer fit may help"
+                "pairs: it detects only state-actions far from the data. More data or a longer fit "
+                "may help"
             )
 
     def _judge_by(self, penalty: Penalty, train: EmbeddedData, held_out: EmbeddedData) -> bool:
-        """Calibrate the penalty and return whether it tells held-out data from other pairs."""
+        """Calibrate the penalty.
+
+        Return whether its median is larger on out-of-distribution pairs than on held-out data.
+        """
         scaling = self.fitted.scaling
         rows = choose_evenly(held_out, _SAMPLE)
         key = jax.random.key(1)
@@ -166,20 +173,24 @@ class Trust:
             outside = (actions < low) | (actions > high)
         if outside.any():
             row = np.argwhere(outside)[0][0]
-            raise InputError(f"action in row {row} is outside the actions [{low}, {high}]")
+            raise InputError(f"the action in row {row} is outside the action range [{low}, {high}]")
 
 
 def check_spaces(fitted: FittedModel, dataset: Dataset) -> None:
-    """Refuse data whose states or actions differ from those that a model was fitted to."""
+    """Raise an error if the data's states or actions differ from the model's."""
     size, known_size = (d.transitions.states.shape[1] for d in (dataset, fitted.dataset))
     space, known_space = dataset.transitions.action_space, fitted.scaling.action_space
     found = []
     if space != known_space:
-        found.append(f"its actions are {space}, the model's {known_space}")
+        found.append(f"its action space is {space}, but the model's is {known_space}")
     if size != known_size:
         found.append(f"its states are {size} numbers, the model's {known_size}")
     if found:
-        remedy = ". Give low= and high=, or discrete=" if size == known_size else ""
+        remedy = (
+            ". Add the options low= and high=, or discrete=, to the reference"
+            if size == known_size
+            else ""
+        )
         raise InputError(f"{dataset.reference}: {'; '.join(found)}{remedy}")
 
 
