@@ -280,7 +280,7 @@ def test_a_cut_or_foreign_file_is_refused(tmp_path):
 def test_a_single_array_is_not_an_archive(tmp_path):
     np.save(tmp_path / "log.npy", np.zeros(3))
     (tmp_path / "log.npy").rename(tmp_path / "log.npz")
-    with pytest.raises(InputError, match=r"contains a single array; save named arrays"):
+    with pytest.raises(InputError, match=r"a single array, not an .npz archive"):
         load_file(tmp_path / "log.npz")
 
 

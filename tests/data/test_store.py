@@ -1,5 +1,4 @@
 import json
-import platform
 import subprocess
 import sys
 import warnings
@@ -186,18 +185,6 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(store):
     with pytest.raises(RuntimeError, match="power cut"):
         minari_store.write("gelato/broken-v0", episodes(), 100, env="Hopper-v5")
     assert not list(store.iterdir()) and not minari.list_local_datasets()
-
-
-def test_what_a_killed_process_left_is_swept_away_and_a_living_ones_is_not(store):
-    store.mkdir()
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    (store / f".gelato-partial-{platform.node()}-{dead.pid}-x").mkdir()
-    (store / f".gelato-partial-{platform.node()}-1-x").mkdir()
-    make_named(Named(RECIPES["four-rooms"], 10), workers=1)
-    assert [path.name for path in store.glob(".gelato-partial-*")] == [
-        f".gelato-partial-{platform.node()}-1-x"
-    ]
 
 
 def test_a_damaged_or_absent_dataset_is_named(store):

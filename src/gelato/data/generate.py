@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import gymnasium
@@ -78,7 +79,9 @@ def generate(
 
 def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -> list[Episode]:
     """Run the episodes with these numbers, and drop those that enter the recipe's hole."""
-    environment, policy, time_limit = _prepare(recipe.environment, recipe.policies[policy_index])
+    environment, policy, time_limit = _prepare(
+        recipe.environment, recipe.policies[policy_index], get_ident()
+    )
     steps = min(recipe.episode_steps or time_limit, time_limit)
     episodes = []
     for number in numbers:
@@ -95,8 +98,14 @@ def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -
 
 
 @cache
-def _prepare(environment_id: str, policy_name: str) -> tuple[gymnasium.Env[Any, Any], Policy, int]:
-    """Return the simulator without its slow wrappers, the policy and the time limit."""
+def _prepare(
+    environment_id: str, policy_name: str, thread: int
+) -> tuple[gymnasium.Env[Any, Any], Policy, int]:
+    """Return the simulator without its slow wrappers, the policy and the time limit.
+
+    Threads must not step the same simulator, so every thread has its own.
+    """
+    del thread
     environment = make_environment(environment_id)
     time_limit = environment.spec.max_episode_steps if environment.spec else None
     return (

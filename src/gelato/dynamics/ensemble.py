@@ -197,6 +197,7 @@ def fit_ensemble(
     }
     with open_run(run, "ensemble", **settings) as folder:
         if folder.has("members"):
+            folder.remove_checkpoints()
             shapes = eqx.filter_eval_shape(_init, *new)
             arrays, static = eqx.partition(shapes.members, lambda leaf: hasattr(leaf, "shape"))
             loaded = jax.tree.map(jnp.asarray, folder.load("members", arrays))

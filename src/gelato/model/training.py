@@ -121,6 +121,7 @@ def fit_latent_model(
     }
     with open_run(folder, "model", **settings) as run:
         if run.has("model"):
+            run.remove_checkpoints()
             return _read_models(run, split, config, seeds)
         data = prepare_data(split.train, split.held_out, split.scaling, config, seeds)
         models = _run_phases(run, dataset, config, seeds, data)
@@ -138,7 +139,10 @@ def load_model(path: Path | str, dataset: Dataset | None = None) -> FittedModel:
     run = find_model(path)
     description = run.description
     dataset = dataset or _load_data(run, description["data"]["reference"])
-    config = _read_config(description["config"])
+    try:
+        config = _read_config(description["config"])
+    except InputError as error:
+        raise InputError(f"{run.folder / 'run.json'}: {error}") from error
     split = split_dataset(
         dataset, config.held_out_fraction, rewards_to_unit_range=config.rewards_to_unit_range
     )
@@ -185,7 +189,12 @@ def _read_config(fields: Mapping[str, Any]) -> ModelConfig:
     for name, value in values.items():
         if isinstance(value, list):
             values[name] = tuple(value)
-    return ModelConfig(**values)
+    try:
+        return ModelConfig(**values)
+    except TypeError as error:
+        raise InputError(
+            f"the settings of the model are not those of this version of gelato ({error})"
+        ) from error
 
 
 def _load_data(run: Run, reference: str) -> Dataset:

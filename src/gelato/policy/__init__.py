@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gelato.policy.encoded_env import EncodedEnv
     from gelato.policy.evaluate import Evaluation, evaluate_policy, open_evaluator
     from gelato.policy.onnx_export import export_onnx
-    from gelato.policy.policy import DeployedPolicy, load_policies, save_policies
+    from gelato.policy.policy import DeployedPolicy, load_policies
     from gelato.policy.video import write_video
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "export_onnx",
     "load_policies",
     "open_evaluator",
-    "save_policies",
     "write_video",
 ]
 
@@ -35,7 +34,6 @@ _HOMES = {
     "export_onnx": "gelato.policy.onnx_export",
     "load_policies": "gelato.policy.policy",
     "open_evaluator": "gelato.policy.evaluate",
-    "save_policies": "gelato.policy.policy",
     "write_video": "gelato.policy.video",
 }
 

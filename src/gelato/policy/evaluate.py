@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -145,7 +146,9 @@ def find_environment(recorded: str | None, state_size: int, space: ActionSpace) 
 
 def run_episode(environment_id: str, policy: Policy, seed: int) -> tuple[float, int, bool]:
     """Run one episode; return its return, its length and whether it crashed."""
-    return _run_episode(_prepare(environment_id), policy, seed, _find_crash_test(environment_id))
+    return _run_episode(
+        _prepare(environment_id, get_ident()), policy, seed, _find_crash_test(environment_id)
+    )
 
 
 def _run_job(description: bytes, policy: Policy, seed: int) -> tuple[float, int, bool]:
@@ -202,7 +205,9 @@ def _find_crash_test(environment_id: str) -> CrashTest | None:
 
 
 @cache
-def _prepare(environment_id: str) -> gymnasium.Env[Any, Any]:
+def _prepare(environment_id: str, thread: int) -> gymnasium.Env[Any, Any]:
+    """Return a simulator; every thread steps its own."""
+    del thread
     return make_environment(environment_id)
 
 

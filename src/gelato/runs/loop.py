@@ -88,6 +88,7 @@ def run_blocks(
 def finish(folder: Run, keep: Callable[[], None]) -> None:
     """Store the result of a training and drop its checkpoints. Ctrl-C waits until this is done."""
     with delay_signals():
+        folder.close_log()
         keep()
         folder.remove_checkpoints()
     stop_if_asked()

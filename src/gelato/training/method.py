@@ -11,6 +11,9 @@ from gelato.uncertainty.build import Penalty, name_penalty
 from gelato.uncertainty.penalty import AbstractPenalty
 from gelato.uncertainty.registry import find_penalty
 
+# Beside a penalty of this size, a reward of 1 is less than half a step of single precision.
+_LARGEST_WEIGHT = 2.0**24
+
 
 @dataclass(frozen=True)
 class Method:
@@ -116,6 +119,11 @@ def check_penalty_weight(weight: float) -> None:
     """Raise an error if the penalty weight is not a finite number of at least 0."""
     if not 0 <= weight < math.inf:
         raise InputError(f"penalty_weight={weight}: must be a finite number of at least 0")
+    if weight > _LARGEST_WEIGHT:
+        raise InputError(
+            f"penalty_weight={weight:g}: above {_LARGEST_WEIGHT:,.0f}, single precision drops the "
+            "reward beside the penalty. Use a smaller weight"
+        )
 
 
 @dataclass(frozen=True)

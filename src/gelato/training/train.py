@@ -16,7 +16,7 @@ from gelato.policy.evaluate import open_evaluator
 from gelato.progress import note
 from gelato.runs.folder import Run, open_run
 from gelato.runs.loggers import mirror
-from gelato.runs.records import Record, write_records
+from gelato.runs.records import Record
 from gelato.training.estimate import estimate_seconds
 from gelato.training.group import train_group
 from gelato.training.plan import MethodLike, Plan, make_plan
@@ -53,6 +53,8 @@ def train(
     )
     records: list[Record] = []
     with open_run(run, "policies", **plan.describe()) as opened, ExitStack() as stack:
+        if (opened.folder / "results.json").exists():
+            return opened.read_records()
         _announce(plan, opened)
         folder = opened.folder
         evaluate = logger = None
@@ -62,14 +64,12 @@ def train(
             logger = stack.enter_context(mirror(folder / "tensorboard"))
         for group in plan.groups:
             records += train_group(plan, group, folder, evaluate, logger)
-        write_records(folder / "results.json", records)
+        opened.write_records(records)
     return records
 
 
 def _announce(plan: Plan, run: Run) -> None:
     """Say what to expect."""
-    if (run.folder / "results.json").exists():
-        return
     if plan.environment is None:
         note("no environment to evaluate policies in; returns are not measured")
     if run.resumed:
