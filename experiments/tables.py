@@ -220,12 +220,36 @@ def mopo_table(records: list[Record]) -> str:
 def mopo_ensembles_table(records: list[Record]) -> str:
     """Write the held-out accuracy of MOPO's ensembles by recipe and updates, means over seeds."""
     rows = []
-    for recipe in list_values(records, "ensemble"):
-        of_recipe = select(records, ensemble=recipe)
-        for step in dict.fromkeys(row["step"] for row in of_recipe):
-            seeds = select(of_recipe, step=step)
-            cells = [f"{mean_of(seeds, name):.4f}" for name in ("r2", "r2_smallest", "r2_reward")]
-            nll, sigma = f"{mean_of(seeds, 'nll'):.2f}", f"{mean_of(seeds, 'sigma'):.2f}"
-            rows.append((recipe, f"{step:,}", *cells, nll, sigma, str(len(seeds))))
-    columns = ("recipe", "updates", "R² of change", "smallest", "R² of reward")
+    for key, seeds in group_records(records, ("dataset", "ensemble", "step")).items():
+        dataset, recipe, step = key
+        cells = [f"{mean_of(seeds, name):.4f}" for name in ("r2", "r2_smallest", "r2_reward")]
+        nll, sigma = f"{mean_of(seeds, 'nll'):.2f}", f"{mean_of(seeds, 'sigma'):.2f}"
+        rows.append((dataset, recipe, f"{int(step):,}", *cells, nll, sigma, str(len(seeds))))
+    columns = ("dataset", "recipe", "updates", "R² of change", "smallest", "R² of reward")
     return markdown_table((*columns, "−log-likelihood", "largest σ", "seeds"), rows)
+
+
+def critics_table(records: list[Record]) -> str:
+    """Write the scores of variants: the last evaluation, and the mean of the second half."""
+    rows = []
+    for key, seeds in group_records(records, ("dataset", "method", "variant")).items():
+        dataset, method, variant = key
+        last = ", ".join(f"{row['score']:.1f}" for row in seeds)
+        late = ", ".join(f"{row['late_score']:.1f}" for row in seeds)
+        step, total = int(seeds[0]["step"] or 0), int(seeds[0]["total"] or 0)
+        updates = f"{step:,}" if step == total else f"{step:,} of {total:,}"
+        mean = f"{mean_of(seeds, 'score'):.1f}"
+        value = f"{mean_of(seeds, 'first_value'):.0f}"
+        rows.append((dataset, method, variant, updates, mean, last, late, value))
+    columns = ("dataset", "method", "variant", "updates", "score", "seeds", "second half")
+    return markdown_table((*columns, "value of first states"), rows)
+
+
+def group_records(
+    records: Sequence[Record], names: Sequence[str]
+) -> dict[tuple[str, ...], list[Record]]:
+    """Group records by the values of these fields, in order of appearance."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(str(record[name]) for name in names), []).append(record)
+    return groups

@@ -88,14 +88,23 @@ def split() -> Split:
 _SMALL = EnsembleConfig(
     members=4, elites=2, hidden=(32, 32), batch_size=128, learning_rate=3e-3, updates=400
 )
+# The recipe of version 0.1.
+_OLD = replace(
+    _SMALL,
+    learning_rate_decay=True,
+    weight_decay=(0.0, 0.0),
+    log_variance=(-12.0, 1.0),
+    bound_weight=0.0,
+    bootstrap=False,
+    by_error=False,
+)
 
 
-@pytest.mark.parametrize("by_error", [False, True])
+@pytest.mark.parametrize("config", [_OLD, _SMALL], ids=["old", "new"])
 def test_an_ensemble_recovers_a_known_system_and_its_best_members_step(
-    split: Split, tmp_path: Path, by_error: bool
+    split: Split, tmp_path: Path, config: EnsembleConfig
 ) -> None:
     scaling = split.scaling
-    config = replace(_SMALL, by_error=by_error, bootstrap=by_error)
     fitted = fit_ensemble(split, tmp_path, seeds=(0,), config=config)
     one = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, fitted)
     held_out = split.held_out
@@ -117,13 +126,13 @@ def test_an_ensemble_recovers_a_known_system_and_its_best_members_step(
         lambda outcome, row: outcome.log_density(jnp.broadcast_to(row, outcome.mean.shape))
     )
     quality = np.asarray(densities(outcomes, jnp.asarray(truth, jnp.float32))).mean(axis=0)
-    if by_error:
+    if config.by_error:
         quality = -errors.mean(axis=(0, 2))
     assert quality[:2].mean() >= quality[2:].mean()
 
 
 def test_a_fit_ends_when_no_member_improves(split: Split, tmp_path: Path) -> None:
-    config = replace(_SMALL, by_error=True, patience=300, updates=20_000)
+    config = replace(_SMALL, patience=300, updates=20_000)
     fit_ensemble(split, tmp_path, seeds=(0,), config=config)
     rows = (tmp_path / "metrics.csv").read_text().splitlines()
     last = int(rows[-1].split(",")[0])
@@ -132,7 +141,7 @@ def test_a_fit_ends_when_no_member_improves(split: Split, tmp_path: Path) -> Non
 
 def test_a_seed_that_is_done_keeps_its_best_members(split: Split) -> None:
     """Other seeds may still improve; what they do changes nothing for this one."""
-    config = replace(_SMALL, by_error=True, patience=300)
+    config = replace(_SMALL, patience=300)
     space = split.train.action_space
     states = _init(config, 2, space, jnp.array([0]))
     state = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, states)
@@ -148,8 +157,8 @@ def test_a_seed_that_is_done_keeps_its_best_members(split: Split) -> None:
 def test_weight_decay_shrinks_weights_and_trained_bounds_close(
     split: Split, tmp_path: Path
 ) -> None:
-    free = fit_ensemble(split, tmp_path / "free", seeds=(0,), config=_SMALL)
-    config = replace(_SMALL, weight_decay=(0.01, 0.01), bound_weight=0.1)
+    free = fit_ensemble(split, tmp_path / "free", seeds=(0,), config=_OLD)
+    config = replace(_OLD, weight_decay=(0.01, 0.01), bound_weight=0.1)
     held = fit_ensemble(split, tmp_path / "held", seeds=(0,), config=config)
 
     def size(dynamics: StateDynamics) -> float:

@@ -62,8 +62,29 @@ def choose_tiny(dataset: gelato.Dataset, ppo: bool) -> Parts:
         updates=20,
         variance_updates=10,
     )
-    ensemble = EnsembleConfig(hidden=(16, 16), members=3, elites=2, batch_size=32, updates=20)
-    sac = SAC(hidden=(16, 16), batch_size=32, updates=20, epoch=10, branches=16, replay=500)
+    # The recipe of version 0.1.
+    ensemble = EnsembleConfig(
+        hidden=(16, 16),
+        members=3,
+        elites=2,
+        batch_size=32,
+        learning_rate_decay=True,
+        weight_decay=(0.0, 0.0),
+        log_variance=(-12.0, 1.0),
+        bound_weight=0.0,
+        bootstrap=False,
+        by_error=False,
+        updates=20,
+    )
+    sac = SAC(
+        hidden=(16, 16),
+        batch_size=32,
+        updates=20,
+        epoch=10,
+        branches=16,
+        replay=500,
+        critic_norm=True,
+    )
     steps = PPO(updates=160, hidden=(16, 16), episodes=8, steps=5, passes=2, minibatches=2)
     return replace(
         parts,

@@ -65,23 +65,22 @@ class EnsembleConfig:
     """Transitions per update and network."""
     learning_rate: float = 1e-3
     """Learning rate of Adam, at the start if it decays."""
-    learning_rate_decay: bool = True
-    """Whether the learning rate falls to a hundredth along a cosine."""
-    weight_decay: tuple[float, float] = (0.0, 0.0)
-    """Factor of `½‖W‖²` in the loss of the first and of the last layer; linear between them."""
-    log_variance: tuple[float, float] = (-12.0, 1.0)
-    """Bounds on log σ², softly kept, at the start if they are trained."""
-    bound_weight: float = 0.0
-    """Factor of the width of these bounds in the loss, which trains them; 0: they are fixed."""
-    bootstrap: bool = False
+    learning_rate_decay: bool = False
+    """Whether the learning rate decays to 1% along a cosine."""
+    weight_decay: tuple[float, float] = (1.25e-5, 5e-5)
+    """Factors of `½‖W‖²` in the loss for the first and the last layer, linear between them."""
+    log_variance: tuple[float, float] = (-10.0, 0.5)
+    """Soft bounds on log σ². If they are trained, these are the first values."""
+    bound_weight: float = 0.005
+    """Factor of the distance between these bounds in the loss, which trains them; 0: fixed."""
+    bootstrap: bool = True
     """Whether every network has its own sample of the data, drawn with replacement."""
-    by_error: bool = False
-    """Whether held-out squared error chooses weights and elites, instead of likelihood."""
-    patience: int = 0
-    """Updates without an improvement of a network after which a fit ends; 0: it ends at `updates`.
-    """
-    updates: int = 60_000
-    """Updates at most."""
+    by_error: bool = True
+    """Whether held-out squared error selects weights and elites; otherwise likelihood does."""
+    patience: int = 20_000
+    """A fit ends after so many updates in which no network improves; 0: never."""
+    updates: int = 300_000
+    """Largest number of updates."""
 
     def __post_init__(self) -> None:
         require_positive(self, "members", "elites", "hidden", "batch_size", "learning_rate")
