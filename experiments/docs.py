@@ -205,6 +205,9 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             }
         ),
     ),
+    "mopo_d4rl": tables.mopo_table,
+    "mopo_ensembles": tables.mopo_ensembles_table,
+    "critics": tables.critics_table,
     "locomotion": tables.locomotion_table,
     "locomotion grid": tables.locomotion_grid,
 }

@@ -256,3 +256,57 @@ def is_tied(seeds: Sequence[Record], best: Sequence[Record]) -> bool:
     if min(map(len, returns)) < 2:
         return False
     return not stats.ttest_ind(*returns, equal_var=False).pvalue < 1 - LEVEL
+
+
+def mopo_table(records: list[Record]) -> str:
+    """Write scores of MOPO's variants, best first, and what the simulator says about the model."""
+    names = ("first_value", "discounted", "real_r2", "real_nll", "real_disagreement")
+    variants = list_values(records, "variant")
+    variants.sort(key=lambda name: -mean_of(select(records, variant=name), "score"))
+    rows = []
+    for variant in variants:
+        seeds = select(records, variant=variant)
+        scores = ", ".join(f"{row['score']:.1f}" for row in seeds)
+        cells = [f"{mean_of(seeds, name):.3g}" for name in names]
+        cells[2] = f"{mean_of(seeds, 'real_r2'):.4f}"
+        rows.append((variant, f"{mean_of(seeds, 'score'):.1f}", scores, *cells))
+    columns = ("variant", "score", "seeds", "value of first states", "real value")
+    return markdown_table((*columns, "R² here", "−log-likelihood here", "disagreement"), rows)
+
+
+def mopo_ensembles_table(records: list[Record]) -> str:
+    """Write the held-out accuracy of MOPO's ensembles by recipe and updates, means over seeds."""
+    rows = []
+    for key, seeds in group_records(records, ("dataset", "ensemble", "step")).items():
+        dataset, recipe, step = key
+        cells = [f"{mean_of(seeds, name):.4f}" for name in ("r2", "r2_smallest", "r2_reward")]
+        nll, sigma = f"{mean_of(seeds, 'nll'):.2f}", f"{mean_of(seeds, 'sigma'):.2f}"
+        rows.append((dataset, recipe, f"{int(step):,}", *cells, nll, sigma, str(len(seeds))))
+    columns = ("dataset", "recipe", "updates", "R² of change", "smallest", "R² of reward")
+    return markdown_table((*columns, "−log-likelihood", "largest σ", "seeds"), rows)
+
+
+def critics_table(records: list[Record]) -> str:
+    """Write the scores of variants: the last evaluation, and the mean of the second half."""
+    rows = []
+    for key, seeds in group_records(records, ("dataset", "method", "variant")).items():
+        dataset, method, variant = key
+        last = ", ".join(f"{row['score']:.1f}" for row in seeds)
+        late = ", ".join(f"{row['late_score']:.1f}" for row in seeds)
+        step, total = int(seeds[0]["step"] or 0), int(seeds[0]["total"] or 0)
+        updates = f"{step:,}" if step == total else f"{step:,} of {total:,}"
+        mean = f"{mean_of(seeds, 'score'):.1f}"
+        value = f"{mean_of(seeds, 'first_value'):.0f}"
+        rows.append((dataset, method, variant, updates, mean, last, late, value))
+    columns = ("dataset", "method", "variant", "updates", "score", "seeds", "second half")
+    return markdown_table((*columns, "value of first states"), rows)
+
+
+def group_records(
+    records: Sequence[Record], names: Sequence[str]
+) -> dict[tuple[str, ...], list[Record]]:
+    """Group records by the values of these fields, in order of appearance."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(str(record[name]) for name in names), []).append(record)
+    return groups
