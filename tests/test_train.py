@@ -618,7 +618,7 @@ def test_a_grid_is_one_program_with_one_penalty(dataset: Dataset, parts: Parts, 
 
 
 def test_variants_of_nothing_that_varies_are_refused(parts: Parts) -> None:
-    with pytest.raises(InputError, match="a penalty weight changes nothing"):
+    with pytest.raises(InputError, match="a penalty weight has no effect"):
         vary_method(make_method("bc", parts), (1.0, 3.0))
     with pytest.raises(InputError, match="at least 0 and below 1"):
         vary_method(make_method("gelato", parts), (), (0.5, 1.0))

@@ -152,11 +152,16 @@ def test_export_and_trained_policies_use_the_selected_policy(
     assert len(trained_policies(selected, method="gelato")) == 4
 
 
+def write_description(run: Path, description: dict[str, object]) -> None:
+    """Change run.json through the run, so that its manifest knows the new content."""
+    Run(run).write_json("run", description)
+
+
 def test_a_run_on_other_data_is_refused(selected: Path, tmp_path: Path) -> None:
     other = shutil.copytree(selected, tmp_path / "other")
     described = json.loads((other / "run.json").read_text())
     described["fingerprint"] = "0"
-    (other / "run.json").write_text(json.dumps(described))
+    write_description(other, described)
     with pytest.raises(InputError, match="other data"):
         select([selected, other])
     with pytest.raises(InputError, match="at least one run"):
@@ -258,8 +263,8 @@ def test_real_episodes_go_to_the_best_arm() -> None:
 def test_a_budget_is_spent_in_the_real_environment(selected: Path, monkeypatch) -> None:
     described = json.loads((selected / "run.json").read_text())
     changed = {**described, "data": {**described["data"], "environment": "Pendulum-v1"}}
-    (selected / "run.json").write_text(json.dumps(changed))
+    write_description(selected, changed)
     found = select(selected, settings=SETTINGS, budget=6)
-    (selected / "run.json").write_text(json.dumps(described))
+    write_description(selected, described)
     assert sum(len(trial.returns) for trial in found.trials) == 6
     assert found.estimate.estimator == "real episodes"

@@ -54,7 +54,7 @@ class Plan:
         """Return the split that a fit uses."""
         return self.splits[0.1 if fit is None else fit.held_out_fraction]
 
-    def given(self, fit: AbstractFit) -> AbstractFitted | None:
+    def find_given_model(self, fit: AbstractFit) -> AbstractFitted | None:
         """Return the model that was fitted earlier, if it replaces this fit."""
         return None if self.fitted is None else fit.use_model(self.fitted)
 
@@ -62,7 +62,7 @@ class Plan:
         """Fit every seed in the run folder, read an existing fit, or use the given model."""
         if fit is None:
             return None
-        given = self.given(fit)
+        given = self.find_given_model(fit)
         if given is not None:
             return given
         # The first fit of a kind gets the plain name, a second one a number.
@@ -109,7 +109,7 @@ def make_plan(
     plan = Plan(dataset, chosen, numbers, settings or parts.settings, environment, fitted)
     for group in plan.groups:
         split = plan.split_for(group.fit)
-        if group.fit is not None and plan.given(group.fit) is None:
+        if group.fit is not None and plan.find_given_model(group.fit) is None:
             group.fit.check(split)
     return plan
 

@@ -56,7 +56,7 @@ def build_population(
         starts.append(z[chosen])
         initial.append(encode_states(dynamics, first_states))
     weights = np.array([method.penalty_weight for method in methods], np.float32)
-    distinct, penalty_of = list_penalties(methods)
+    distinct, penalty_of = list_distinct_penalties(methods)
     penalties = _build_penalties(fitted, distinct, len(seeds), settings)
     return Population(
         dynamics=None if fitted is None else stack(fitted.dynamics),
@@ -73,7 +73,7 @@ def build_population(
     )
 
 
-def list_penalties(methods: Sequence[Method]) -> tuple[list[Penalty], tuple[int, ...]]:
+def list_distinct_penalties(methods: Sequence[Method]) -> tuple[list[Penalty], tuple[int, ...]]:
     """List the distinct penalties, and the place of each method's penalty in the list.
 
     Names are compared as text and penalty objects by identity, because they may hold arrays.
