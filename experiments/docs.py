@@ -59,6 +59,8 @@ def _rows(cells: Mapping[str, str]) -> Callable[[list[Record]], str]:
 
 
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
+    "chaos": tables.chaos_table,
+    "chaos broken": tables.broken_table,
     "model": _rows(
         {
             "dataset": "{dataset}",
