@@ -64,6 +64,8 @@ def _only(what: str, write: Callable[[list[Record]], str]) -> Callable[[list[Rec
 
 
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
+    "chaos": tables.chaos_table,
+    "chaos broken": tables.broken_table,
     "model": _rows(
         {
             "dataset": "{dataset}",

@@ -310,3 +310,46 @@ def group_records(
     for record in records:
         groups.setdefault(tuple(str(record[name]) for name in names), []).append(record)
     return groups
+
+
+def chaos_table(records: list[Record]) -> str:
+    """Write the trials and faults of `make chaos` by kind and stage, summed over its seeds."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    kills = late = trials = faults = 0
+    for record in records:
+        kind, where = str(record["kind"]), str(record["where"])
+        if kind == "broken copy":
+            continue
+        count = counts.setdefault((kind, where), [0, 0])
+        count[0] += int(record["trials"] or 0)
+        count[1] += int(record["faults"] or 0)
+    for (kind, where), (made, found) in counts.items():
+        trials, faults = trials + made, faults + found
+        if "kill" in kind:
+            kills += made
+            late += made if "after the first checkpoint" in where else 0
+    rows = [
+        (kind, where, f"{made:,}", f"{found:,}") for (kind, where), (made, found) in counts.items()
+    ]
+    rows.append(("**all**", "", f"{trials:,}", f"{faults:,}"))
+    table = markdown_table(["disturbance", "command and stage", "trials", "faults"], sorted(rows))
+    sittings = {
+        (record["seed"], record["machine"], record["hours"])
+        for record in records
+        if record["kind"] != "broken copy"
+    }
+    lines = [table]
+    if kills:
+        lines.append(f"\n{kills:,} kills, {late / kills:.0%} of them after the first checkpoint.\n")
+    for seed, machine, hours in sorted(sittings, key=str):
+        lines.append(f"Seed {seed}: {machine}, {hours} hours.\n")
+    return "".join(lines)
+
+
+def broken_table(records: list[Record]) -> str:
+    """Write how many trials report each deliberately broken copy."""
+    rows = [
+        (str(r["where"]), f"{r['faults']:,} of {r['trials']:,}")
+        for r in select(records, kind="broken copy")
+    ]
+    return markdown_table(["removed", "trials that report it"], rows)
