@@ -58,6 +58,11 @@ def _rows(cells: Mapping[str, str]) -> Callable[[list[Record]], str]:
     return write
 
 
+def _only(what: str, write: Callable[[list[Record]], str]) -> Callable[[list[Record]], str]:
+    """Keep the records of one kind."""
+    return lambda records: write([record for record in records if record["what"] == what])
+
+
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "model": _rows(
         {
@@ -127,6 +132,8 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "uncertainty": tables.uncertainty_table,
     "driving_uncertainty": tables.uncertainty_table,
     "penalty_weights": tables.penalty_weight_table,
+    "known_answers": tables.known_answers_table,
+    "selection": tables.selection_table,
     "tried": tables.settings_table,
     "driving": tables.driving_table,
     "driving_agents": _rows(
@@ -139,6 +146,64 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "length": "{length:.1f}",
             "episodes": "{episodes}",
         }
+    ),
+    "conformal": _rows(
+        {
+            "dataset": "{dataset}",
+            "data": "{data}",
+            "what": "{what}",
+            "calibrated on": "{calibration_episodes} {calibration}",
+            "stated": "{stated:.1%}",
+            "measured": "{measured:.1%}",
+            "test episodes": "{test_episodes}",
+            "width": "{width:.3g}",
+            "error": "{rmse:.3g}",
+            "model": "{model}, {transitions:,} transitions",
+        }
+    ),
+    "trust actions": _only(
+        "actions",
+        _rows(
+            {
+                "dataset": "{dataset}",
+                "penalty": "{penalty}",
+                "AUROC": "{auroc:.3f}",
+                "best possible": "{ceiling:.3f}",
+                "logged trusted": "{logged_trusted:.0%}",
+                "random trusted": "{uniform_trusted:.0%}",
+                "out of distribution trusted": "{foreign_trusted:.0%}",
+                "model": "{model}, {transitions:,} transitions",
+            }
+        ),
+    ),
+    "trust prototypes": _only(
+        "prototypes",
+        _rows(
+            {
+                "dataset": "{dataset}",
+                "prototypes": "{points:,}",
+                "AUROC": "{auroc:.3f}",
+                "random": "{uniform_trusted:.0%}",
+                "out of distribution": "{foreign_trusted:.0%}",
+                "MB": "{megabytes:.1f}",
+                "median, ms": "{median_ms:.2f}",
+                "99%, ms": "{p99_ms:.2f}",
+                "U differs by": "{penalty_difference:.0e}",
+                "on": "{device}",
+            }
+        ),
+    ),
+    "trust robot": _only(
+        "robot",
+        _rows(
+            {
+                "push, rad/s": "{push:.1f}",
+                "fails without the guard": "{unguarded_failures:.0%}",
+                "fails with the guard": "{guarded_failures:.0%}",
+                "steps of the safe controller": "{handed_over:.1%}",
+                "episodes": "{episodes}",
+            }
+        ),
     ),
     "mopo_d4rl": tables.mopo_table,
     "mopo_ensembles": tables.mopo_ensembles_table,

@@ -21,6 +21,7 @@ from gelato.tasks.driving import DRIVING_TASKS
 TASKS = {task.name: task for task in DRIVING_TASKS}
 
 LEVEL = 0.95
+_KNOWN = ("usable", "coverage", "least_coverage", "relative_width", "relative_error")
 _DRIVING_METHODS = ("data", "bc", "gelato", "gelato-l2", "gelato-ensemble", "gelato-none")
 
 
@@ -147,6 +148,62 @@ def _describe_setting(seeds: list[Record]) -> str:
     evaluations = sum(int(row["evaluations"] or 0) for row in seeds)
     counts = f" ({low}/{evaluations})" if evaluations else ""
     return f"{returns.mean():,.0f} ± {returns.std(ddof=1):,.0f}{counts}"
+
+
+def selection_table(records: Sequence[Record]) -> str:
+    """Write how well each estimator ranks the policies of each dataset.
+
+    Regrets are in points of normalised score: the best policy's score minus that of the best of the
+    first k. An estimate that is missing ranks last.
+    """
+    rows = []
+    by_estimator: dict[str, list[tuple[float, float, float]]] = {}
+    for dataset in list_values(records, "dataset"):
+        of_dataset = select(records, dataset=dataset)
+        for estimator in list_values(of_dataset, "estimator"):
+            scores = score_ranking(select(of_dataset, estimator=estimator))
+            by_estimator.setdefault(estimator, []).append(scores)
+            rows.append((dataset, estimator, *map(_format_ranking, scores)))
+    for estimator, found in by_estimator.items():
+        means = np.nanmean(np.array(found), axis=0)
+        rows.append((f"mean of {len(found)}", estimator, *map(_format_ranking, means)))
+    columns = ("dataset", "estimator", "rank correlation", "regret@1", "regret@3")
+    return markdown_table(columns, rows)
+
+
+def known_answers_table(records: Sequence[Record]) -> str:
+    """Write coverage and width of intervals on systems whose answers are known."""
+    rows = []
+    for record in records:
+        numbers = [f"{float(record[name] or 0):.2f}" for name in _KNOWN]
+        rows.append((str(record["system"]), str(record["estimator"]), *numbers))
+    columns = (
+        "system",
+        "estimator",
+        "usable",
+        "coverage",
+        "worst policy",
+        "width/spread",
+        "error/spread",
+    )
+    return markdown_table(columns, rows)
+
+
+def score_ranking(records: Sequence[Record]) -> tuple[float, float, float]:
+    """Return rank correlation, regret@1 and regret@3 of one estimator on one dataset."""
+    name = "score" if records[0]["score"] is not None else "return"
+    true = np.array([float(record[name] or 0) for record in records])
+    estimates = [record["estimate"] for record in records]
+    known = [-np.inf if value is None else float(value) for value in estimates]
+    order = np.argsort(-np.array(known), kind="stable")
+    regrets = [float(true.max() - true[order[:k]].max()) for k in (1, 3)]
+    if np.unique(known).size < 2:
+        return float("nan"), *regrets
+    return float(stats.spearmanr(stats.rankdata(known), true).statistic), *regrets
+
+
+def _format_ranking(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2f}"
 
 
 def driving_table(records: Sequence[Record]) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import gelato
+from experiments.tuned import make_tuned
 from gelato.agents.ppo import PPO
 from gelato.agents.sac import SAC
 from gelato.cli import main
@@ -103,7 +104,7 @@ def test_the_numbers_are_those_of_version_0_1(case: str, store: Path, tmp_path: 
     reference, names, ppo = CASES[case]
     dataset = gelato.load(reference)
     parts = choose_tiny(dataset, ppo)
-    methods = [gelato.make_method(name, parts) for name in names]
+    methods = [make_tuned(name, parts, dataset) for name in names]
     run = tmp_path / "run"
     records = gelato.train(dataset, run, methods, seeds=2, settings=parts.settings, workers=1)
     for found, expected in zip(records, GOLDEN[case]["results"], strict=True):

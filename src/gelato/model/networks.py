@@ -24,6 +24,8 @@ ACTIVATIONS = {
 # The trained log-precisions are multiplied by this factor. They must change by several units, but
 # one Adam step changes a parameter only by about the learning rate.
 _LOG_SCALE = 30.0
+# Variance of an untrained network with separate mean and variance, above the minimum.
+INITIAL_VARIANCE = 0.05
 
 
 class Linear(eqx.Module):
@@ -157,7 +159,12 @@ class RadialVariance(eqx.Module):
         # Centres are not trained: one that moves into a gap would make the variance small there.
         centres, width = jax.lax.stop_gradient((self.centres, self.width))
         kernels = jnp.exp(-jnp.sum((x - centres) ** 2, axis=-1) / (2 * width**2))
-        return 1 / (1 + jnp.exp(_LOG_SCALE * self.slow_weights) @ kernels)
+        return 1 / (1 + self.weights @ kernels)
+
+    @property
+    def weights(self) -> Float[Array, "*batch out centres"]:
+        """The weights `wₖ` of the kernels."""
+        return jnp.exp(_LOG_SCALE * self.slow_weights)
 
 
 class SplitGaussian(eqx.Module):
@@ -200,7 +207,7 @@ class SplitGaussian(eqx.Module):
         """Return `σ²(x)` without the mean."""
         if isinstance(self.raw_variance, RadialVariance):
             return self.minimum_variance + self.raw_variance(x)
-        return make_positive(self.raw_variance(x), self.minimum_variance, 0.05)
+        return make_positive(self.raw_variance(x), self.minimum_variance, INITIAL_VARIANCE)
 
     def __call__(self, x: Float[Array, " in"]) -> Gaussian:
         return Gaussian(self.mean(x), self.variance(x))
@@ -210,7 +217,12 @@ def make_positive(
     raw: Float[Array, " dim"], minimum: float, at_zero: float
 ) -> Float[Array, " dim"]:
     """Return `minimum + softplus(raw + c)`; `c` is chosen so that 0 gives `minimum + at_zero`."""
-    return minimum + jax.nn.softplus(raw + math.log(math.expm1(at_zero)))
+    return minimum + jax.nn.softplus(raw + softplus_offset(at_zero))
+
+
+def softplus_offset(at_zero: float) -> float:
+    """Return the `c` with `softplus(c) = at_zero`."""
+    return math.log(math.expm1(at_zero))
 
 
 def apply_members(members: Any, *inputs: Float[Array, "n _"]) -> Any:

@@ -1,21 +1,50 @@
-"""Encoder and policy as one ONNX graph, checked against the original policy."""
+"""A policy as one ONNX graph, alone or with its guard, checked against the original.
 
-from collections.abc import Mapping
+    observation ─► action
+                └► penalty, trusted, next_state, error_bound, error_bounds     with a guard
+
+onnxruntime runs the graph before the file is written, and every output is compared.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from gelato.data.spaces import Discrete
+from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
-from gelato.policy.policy import DeployedPolicy, Stage
+from gelato.policy.onnx_graph import Graph, add_stage
+from gelato.policy.onnx_guard import add_guard
+from gelato.policy.policy import DeployedPolicy
 from gelato.runs.files import write_atomically
+from gelato.uncertainty.trust import Trust, Verdict
 
-# The largest deviation allowed, as a share of half the action range.
-TOLERANCE = 1e-5
+# The largest deviation allowed: of actions, as a share of half the action range, of penalties, and
+# of error bounds.
+TOLERANCE, PENALTY_TOLERANCE, BOUND_TOLERANCE = 1e-5, 1e-4, 1e-3
 _OPSET = 17
 _ROWS = 256
+
+Run = Callable[[Float[np.ndarray, "n state"]], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The largest differences between a guarded graph and the original.
+
+    `action` is in halves of the action range. `penalty` is relative where the penalty is above 1.
+    `bound` covers the next state and its error bounds, relative to the bound.
+    """
+
+    action: float
+    penalty: float
+    bound: float
 
 
 def export_onnx(
@@ -26,34 +55,9 @@ def export_onnx(
     The unit is half the range of an action, or 1 if that is larger. `metadata` is stored in the
     file, next to the version of gelato.
     """
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError as error:
-        raise InputError(
-            "ONNX export needs two more packages: pip install 'gelato-rl[onnx]'"
-        ) from error
-    model = _make_model(policy)
-    model.producer_name, model.producer_version = "gelato", version("gelato-rl")
-    model.doc_string = "A policy: observations in the environment's units to actions."
-    onnx.helper.set_model_props(model, dict(metadata or {}))
-    onnx.checker.check_model(model)
-    content = model.SerializeToString()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    rng = np.random.default_rng(0)
-    observations = (
-        policy.mean + 2 * policy.scale * rng.standard_normal((_ROWS, len(policy.mean)))
-    ).astype(np.float32)
-    found = np.asarray(session.run(None, {"observation": observations})[0])
-    space = policy.space
-    unit = (
-        1.0
-        if isinstance(space, Discrete)
-        else np.maximum(1, np.subtract(space.high, space.low) / 2)
-    )
-    difference = float(
-        np.max(np.abs(found - np.array([policy(row) for row in observations])) / unit)
-    )
+    graph = Graph()
+    content = _make_model(policy, graph, [_add_policy(graph, policy)], metadata)
+    difference = _compare_actions(policy, _open(content), sample_observations(policy))
     if not difference <= TOLERANCE:
         raise InputError(
             f"{path}: the exported graph differs from the policy by {difference:.2g}; not written"
@@ -63,82 +67,161 @@ def export_onnx(
     return difference
 
 
-def _make_model(policy: DeployedPolicy) -> Any:
+def export_guarded(
+    policy: DeployedPolicy, trust: Trust, path: Path, metadata: Mapping[str, str] | None = None
+) -> Differences:
+    """Write one graph `observation -> action, penalty, trusted, next_state, error bounds`.
+
+    `trust` judges the policy's action at the observation. Its data points, the prototypes, are part
+    of the graph. The names of the outputs are those of the fields of `Verdict`.
+    """
+    graph = Graph()
+    outputs = [_add_policy(graph, policy), *add_guard(graph, trust, policy.space)]
+    known = {
+        "penalty": trust.penalty,
+        "prototypes": str(trust.points),
+        "limit": f"{trust.limit:.6g}",
+        "false_alarm_rate": f"{trust.false_alarm_rate:.4g}",
+        "coverage": f"{trust.bounds.coverage:.4g}",
+        "calibration_episodes": str(trust.episodes),
+    }
+    content = _make_model(policy, graph, outputs, {**known, **(metadata or {})})
+    run = _open(content)
+    # Logged states, and states two deviations around them: inside and outside of the data.
+    train = trust.fitted.parts[0]
+    logged = np.asarray(train.states)[choose_evenly(train, _ROWS)]
+    observations = np.concatenate([logged, sample_observations(policy)])
+    found = run(observations)
+    differences = _compare_verdicts(trust(observations, found["action"]), found, trust)
+    action = _compare_actions(policy, run, observations)
+    differences = Differences(action, differences.penalty, differences.bound)
+    exact = differences.action <= TOLERANCE and differences.penalty <= PENALTY_TOLERANCE
+    if not (exact and differences.bound <= BOUND_TOLERANCE):
+        raise InputError(
+            f"{path}: the exported graph differs from the original (action "
+            f"{differences.action:.2g}, penalty {differences.penalty:.2g}, bounds "
+            f"{differences.bound:.2g}); not written"
+        )
+    with write_atomically(path) as partial:
+        partial.write_bytes(content)
+    return differences
+
+
+def sample_observations(policy: DeployedPolicy) -> Float[np.ndarray, "n state"]:
+    """Sample observations with twice the spread of the data."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((_ROWS, len(policy.mean)))
+    return (policy.mean + 2 * policy.scale * noise).astype(np.float32)
+
+
+def measure_latency(path: Path, steps: int = 2_000) -> tuple[float, float]:
+    """Measure milliseconds per step on one core: the median and the 99% quantile."""
+    _, onnxruntime = _import_packages()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    size = session.get_inputs()[0].shape[1]
+    observations = np.random.default_rng(0).normal(size=(_ROWS, 1, size)).astype(np.float32)
+    taken = []
+    for step in range(steps + _ROWS):
+        begin = time.perf_counter()
+        session.run(None, {"observation": observations[step % _ROWS]})
+        taken.append(1_000 * (time.perf_counter() - begin))
+    # The first steps warm up caches.
+    median, high = np.quantile(taken[_ROWS:], (0.5, 0.99))
+    return float(median), float(high)
+
+
+def _add_policy(graph: Graph, policy: DeployedPolicy) -> Any:
+    """Add the nodes from the observation to the action."""
     from onnx import TensorProto, helper
 
-    graph = _Graph()
-    x = graph.add(
-        "Div",
-        graph.add("Sub", "observation", graph.constant(policy.mean)),
-        graph.constant(policy.scale),
-    )
+    x = graph.standardise("observation", policy.mean, policy.scale)
     for stage in policy.stages:
-        x = _stage(graph, stage, x)
+        x = add_stage(graph, stage, x)
     if isinstance(policy.space, Discrete):
         graph.add("ArgMax", x, output="action", axis=1, keepdims=0)
-        out = helper.make_tensor_value_info("action", TensorProto.INT64, ["batch"])
-    else:
-        low, high = np.array(policy.space.low, np.float32), np.array(policy.space.high, np.float32)
-        scaled = graph.add("Mul", graph.add("Tanh", x), graph.constant((high - low) / 2))
-        graph.add("Add", scaled, graph.constant((high + low) / 2), output="action")
-        out = helper.make_tensor_value_info("action", TensorProto.FLOAT, ["batch", len(low)])
-    observation = helper.make_tensor_value_info(
-        "observation", TensorProto.FLOAT, ["batch", len(policy.mean)]
+        return helper.make_tensor_value_info("action", TensorProto.INT64, ["batch"])
+    low, high = np.array(policy.space.low, np.float32), np.array(policy.space.high, np.float32)
+    scaled = graph.add("Mul", graph.add("Tanh", x), graph.constant((high - low) / 2))
+    # Rounding may leave the box by one digit, and the environment would refuse that.
+    shifted = graph.add("Add", scaled, graph.constant((high + low) / 2))
+    bounded = graph.add("Min", shifted, graph.constant(high))
+    graph.add("Max", bounded, graph.constant(low), output="action")
+    return helper.make_tensor_value_info("action", TensorProto.FLOAT, ["batch", len(low)])
+
+
+def _make_model(
+    policy: DeployedPolicy, graph: Graph, outputs: list[Any], metadata: Mapping[str, str] | None
+) -> bytes:
+    """Return the checked content of the file."""
+    onnx, _ = _import_packages()
+    observation = onnx.helper.make_tensor_value_info(
+        "observation", onnx.TensorProto.FLOAT, ["batch", len(policy.mean)]
     )
-    made = helper.make_graph(graph.nodes, "policy", [observation], [out], graph.constants)
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+    made = onnx.helper.make_graph(graph.nodes, "policy", [observation], outputs, graph.constants)
+    opset = onnx.helper.make_opsetid("", _OPSET)
+    model = onnx.helper.make_model(made, opset_imports=[opset], ir_version=8)
+    model.producer_name, model.producer_version = "gelato", version("gelato-rl")
+    model.doc_string = "A policy: observations in the environment's units to actions."
+    onnx.helper.set_model_props(model, dict(metadata or {}))
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
 
 
-def _stage(graph: "_Graph", stage: Stage, x: str) -> str:
-    hidden = x
-    for weight, bias in stage.layers[:-1]:
-        hidden = _activate(graph, stage.activation, graph.affine(hidden, weight, bias))
-    out = graph.affine(hidden, *stage.layers[-1])
-    if stage.shortcut is not None:
-        out = graph.add("Add", out, graph.add("MatMul", x, graph.constant(stage.shortcut.T)))
-    ends = [np.array([value], np.int64) for value in (0, stage.outputs, 1)]
-    return graph.add("Slice", out, *(graph.constant(end) for end in ends))
+def _open(content: bytes) -> Run:
+    """Return a function that runs the graph and names its outputs."""
+    _, onnxruntime = _import_packages()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(observations: Float[np.ndarray, "n state"]) -> dict[str, np.ndarray]:
+        found = {}
+        for name, values in zip(
+            names, session.run(None, {"observation": observations}), strict=True
+        ):
+            # onnxruntime's integers have a C type of their own, which annotations do not know.
+            found[name] = np.asarray(values).astype(values.dtype.name)
+        return found
+
+    return run
 
 
-def _activate(graph: "_Graph", activation: str, x: str) -> str:
-    if activation == "silu":
-        return graph.add("Mul", x, graph.add("Sigmoid", x))
-    if activation == "gelu":
-        cube = graph.add(
-            "Mul", graph.add("Mul", x, x), graph.add("Mul", x, graph.constant(np.float32(0.044715)))
-        )
-        inner = graph.add(
-            "Mul", graph.add("Add", x, cube), graph.constant(np.float32(np.sqrt(2 / np.pi)))
-        )
-        half = graph.add("Mul", x, graph.constant(np.float32(0.5)))
-        return graph.add(
-            "Mul", half, graph.add("Add", graph.add("Tanh", inner), graph.constant(np.float32(1)))
-        )
-    return graph.add({"tanh": "Tanh", "softplus": "Softplus", "relu": "Relu"}[activation], x)
+def _compare_actions(
+    policy: DeployedPolicy, run: Run, observations: Float[np.ndarray, "n state"]
+) -> float:
+    space = policy.space
+    unit = (
+        1.0
+        if isinstance(space, Discrete)
+        else np.maximum(1, np.subtract(space.high, space.low) / 2)
+    )
+    expected = np.array([policy(row) for row in observations])
+    return float(np.max(np.abs(run(observations)["action"] - expected) / unit))
 
 
-class _Graph:
-    """Nodes and constants, each with a unique name."""
+def _compare_verdicts(expected: Verdict, found: dict[str, np.ndarray], trust: Trust) -> Differences:
+    """Compare everything but the action. `trusted` may differ where rounding decides."""
+    size = np.maximum(1, expected.penalty)
+    penalty = np.abs(found["penalty"] - expected.penalty) / size
+    bounds = expected.error_bounds
+    others = [
+        np.abs(found["next_state"] - expected.next_states) / np.maximum(bounds, 1e-2),
+        np.abs(found["error_bounds"] / bounds - 1),
+        np.abs(found["error_bound"] / expected.error_bound - 1),
+    ]
+    decided = np.abs(expected.penalty - trust.limit) > PENALTY_TOLERANCE * size
+    if (found["trusted"] != expected.trusted)[decided].any():
+        raise InputError("the exported graph trusts other pairs than the original; not written")
+    return Differences(0.0, float(penalty.max()), max(float(other.max()) for other in others))
 
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
 
-    def constant(self, value: Any) -> str:
-        from onnx import numpy_helper
-
-        name = f"constant{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name
-
-    def add(
-        self, operation: str, *inputs: str, output: str | None = None, **attributes: Any
-    ) -> str:
-        from onnx import helper
-
-        name = output or f"value{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operation, list(inputs), [name], **attributes))
-        return name
-
-    def affine(self, x: str, weight: np.ndarray, bias: np.ndarray) -> str:
-        return self.add("Add", self.add("MatMul", x, self.constant(weight.T)), self.constant(bias))
+def _import_packages() -> tuple[Any, Any]:
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise InputError(
+            "ONNX export needs two more packages: pip install 'gelato-rl[onnx]'"
+        ) from error
+    return onnx, onnxruntime

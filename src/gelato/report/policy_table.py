@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import t as student
 from scipy.stats import trim_mean
 
 from gelato.errors import InputError
@@ -214,6 +215,19 @@ def choose_format(cells: Sequence[Record]) -> str:
 def return_form(*returns: float) -> str:
     """Choose the format of returns: whole numbers, or two decimals if all are below 100."""
     return ",.0f" if max(map(abs, returns), default=0) >= 100 else ".2f"
+
+
+def show_return(record: Record) -> str:
+    """Write the mean return of one policy with its 95% interval over episodes, if that is known."""
+    mean, deviation, episodes = record["return"], record.get("return_std"), record["episodes"]
+    if mean is None:
+        return "-"
+    form = return_form(float(mean))
+    if deviation is None or episodes is None or int(episodes) < 2:
+        return f"{float(mean):{form}}"
+    # `deviation` divides by the number of episodes, and the interval of a mean by one less.
+    half = student.ppf(0.975, int(episodes) - 1) * float(deviation) / np.sqrt(int(episodes) - 1)
+    return f"{float(mean):{form}} ± {half:{form}}"
 
 
 def format_value(value: str | int | float | None, form: str) -> str:

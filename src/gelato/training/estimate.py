@@ -24,7 +24,7 @@ def estimate_seconds(plan: Plan) -> float:
     seeds = len(plan.seeds)
     products = updates = programs = 0.0
     for fit in plan.fits:
-        if plan.given(fit) is None:
+        if plan.find_given_model(fit) is None:
             work = fit.estimate_work(state_size, action_size)
             products += seeds * work.products
             updates, programs = updates + work.updates, programs + work.programs

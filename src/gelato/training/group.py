@@ -74,7 +74,10 @@ def train_group(
 
 @dataclass
 class _Training:
-    """The data that the blocks of one group share, and the latest measurements."""
+    """The data that the blocks of one group share, and the latest measurements.
+
+    `deviations` are the standard deviations of the latest returns over episodes.
+    """
 
     plan: Plan
     group: Group
@@ -84,6 +87,7 @@ class _Training:
     evaluate: Evaluator | None
     step: int = 0
     metrics: dict[str, np.ndarray] = field(default_factory=dict)
+    deviations: dict[int, float] = field(default_factory=dict)
     best: "_Best | None" = None
 
     @property
@@ -137,6 +141,7 @@ class _Training:
                 **label,
                 "steps": self.step,
                 "return": last,
+                "return_std": None if last is None else self.deviations.get(index),
                 "score": score,
                 "best_return": None if best is None else best.returns[index],
                 "length": self._latest("length", index),
@@ -165,6 +170,8 @@ class _Training:
         policies = self.deploy(states)
         found = self.evaluate(policies, settings.episodes)
         returns = [evaluation.mean for evaluation in found]
+        for index, evaluation in enumerate(found):
+            self.deviations[index] = float(evaluation.returns.std())
         self._keep_best(policies, returns)
         return {
             "return": np.array(returns),

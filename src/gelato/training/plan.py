@@ -17,7 +17,7 @@ from gelato.model.training import FittedModel, load_model
 from gelato.policy.evaluate import find_environment
 from gelato.runs.folder import list_seeds
 from gelato.training.method import Group, Method, describe_value, group_methods
-from gelato.training.presets import Parts, PresetName, TrainSettings, choose_parts, make_method
+from gelato.training.presets import Parts, PresetName, TrainSettings, choose_parts, make_grid
 
 MethodLike = str | Method
 
@@ -54,7 +54,7 @@ class Plan:
         """Return the split that a fit uses."""
         return self.splits[0.1 if fit is None else fit.held_out_fraction]
 
-    def given(self, fit: AbstractFit) -> AbstractFitted | None:
+    def find_given_model(self, fit: AbstractFit) -> AbstractFitted | None:
         """Return the model that was fitted earlier, if it replaces this fit."""
         return None if self.fitted is None else fit.use_model(self.fitted)
 
@@ -62,7 +62,7 @@ class Plan:
         """Fit every seed in the run folder, read an existing fit, or use the given model."""
         if fit is None:
             return None
-        given = self.given(fit)
+        given = self.find_given_model(fit)
         if given is not None:
             return given
         # The first fit of a kind gets the plain name, a second one a number.
@@ -109,16 +109,16 @@ def make_plan(
     plan = Plan(dataset, chosen, numbers, settings or parts.settings, environment, fitted)
     for group in plan.groups:
         split = plan.split_for(group.fit)
-        if group.fit is not None and plan.given(group.fit) is None:
+        if group.fit is not None and plan.find_given_model(group.fit) is None:
             group.fit.check(split)
     return plan
 
 
 def _choose_methods(methods: MethodLike | Sequence[MethodLike], parts: Parts) -> tuple[Method, ...]:
     given = [methods] if isinstance(methods, str | Method) else list(methods)
-    chosen = []
+    chosen: list[Method] = []
     for method in given:
-        chosen.append(make_method(method, parts) if isinstance(method, str) else method)
+        chosen += make_grid(method, parts) if isinstance(method, str) else [method]
     names = [method.name for method in chosen]
     if not names or len(set(names)) < len(names):
         raise InputError(

@@ -6,9 +6,12 @@ from gelato.lazy import import_on_use
 from gelato.uncertainty.registry import list_penalties, register_penalty
 
 if TYPE_CHECKING:
+    from gelato.uncertainty.bounds import ErrorBounds
     from gelato.uncertainty.build import PenaltyInputs, build_penalty
     from gelato.uncertainty.calibration import calibrate
+    from gelato.uncertainty.conformal import Threshold, find_threshold, measure_coverage
     from gelato.uncertainty.embedded import EmbeddedData, embed, embed_pairs
+    from gelato.uncertainty.guard import Guard, UnusualAction
     from gelato.uncertainty.judge import judge_penalties
     from gelato.uncertainty.penalty import AbstractPenalty, penalise
     from gelato.uncertainty.trust import Trust, Verdict
@@ -16,15 +19,21 @@ if TYPE_CHECKING:
 __all__ = [
     "AbstractPenalty",
     "EmbeddedData",
+    "ErrorBounds",
+    "Guard",
     "PenaltyInputs",
+    "Threshold",
     "Trust",
+    "UnusualAction",
     "Verdict",
     "build_penalty",
     "calibrate",
     "embed",
     "embed_pairs",
+    "find_threshold",
     "judge_penalties",
     "list_penalties",
+    "measure_coverage",
     "penalise",
     "register_penalty",
 ]
@@ -33,14 +42,20 @@ __all__ = [
 _HOMES = {
     "AbstractPenalty": "gelato.uncertainty.penalty",
     "EmbeddedData": "gelato.uncertainty.embedded",
+    "ErrorBounds": "gelato.uncertainty.bounds",
+    "Guard": "gelato.uncertainty.guard",
     "PenaltyInputs": "gelato.uncertainty.build",
+    "Threshold": "gelato.uncertainty.conformal",
     "Trust": "gelato.uncertainty.trust",
+    "UnusualAction": "gelato.uncertainty.guard",
     "Verdict": "gelato.uncertainty.trust",
     "build_penalty": "gelato.uncertainty.build",
     "calibrate": "gelato.uncertainty.calibration",
     "embed": "gelato.uncertainty.embedded",
     "embed_pairs": "gelato.uncertainty.embedded",
+    "find_threshold": "gelato.uncertainty.conformal",
     "judge_penalties": "gelato.uncertainty.judge",
+    "measure_coverage": "gelato.uncertainty.conformal",
     "penalise": "gelato.uncertainty.penalty",
 }
 

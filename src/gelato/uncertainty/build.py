@@ -14,6 +14,7 @@ from gelato.geometry import AbstractMetric, Composite, EnsemblePullback, prepare
 from gelato.model.latent import LatentModel
 from gelato.progress import note
 from gelato.uncertainty.embedded import EmbeddedData
+from gelato.uncertainty.guard import Guard, UnusualAction, combine, fit_unusual_action
 from gelato.uncertainty.penalty import (
     AbstractPenalty,
     Aleatoric,
@@ -140,6 +141,16 @@ def build_geodesic(inputs: PenaltyInputs) -> GeodesicDistance:
 def build_euclidean(inputs: PenaltyInputs) -> EuclideanDistance:
     """Build the Euclidean distance, in either space."""
     return EuclideanDistance(inputs.data.index, k=inputs.neighbours)
+
+
+def build_unusual_action(inputs: PenaltyInputs) -> UnusualAction:
+    """Build `UnusualAction` with its kernel from held-out transitions."""
+    return fit_unusual_action(inputs.latent_model, inputs.data, inputs.held_out)
+
+
+def build_guard(inputs: PenaltyInputs) -> Guard:
+    """Build `Guard`: the larger of a distance and `UnusualAction`."""
+    return combine(build_euclidean(inputs), build_unusual_action(inputs), inputs.held_out)
 
 
 def build_ensemble(inputs: PenaltyInputs) -> Ensemble:

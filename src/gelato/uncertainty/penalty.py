@@ -8,6 +8,7 @@ All penalties have the same signature. The paper's methods differ only in their 
 | `Extrapolation` | the part of it that grows with the distance from the data |
 | `GeodesicDistance` | mean geodesic distance to the `K` nearest data points, as in the paper |
 | `EuclideanDistance` | the same by Euclidean distance in the embedding space (GELATO-ℓ2) |
+| `UnusualAction`, `Guard` | how rare the action is at similar states (`guard.py`) |
 | `Ensemble` | disagreement of the decoders' means |
 | `Aleatoric` | largest decoder σ, as in MOPO |
 | `ForwardNoise` | σ of the forward model, measured by the metric of the decoders |

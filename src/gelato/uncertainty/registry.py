@@ -50,6 +50,12 @@ _PENALTIES = {
     "euclidean": RegisteredPenalty(
         "build_euclidean", _BOTH, "mean Euclidean distance to neighbours"
     ),
+    "unusual-action": RegisteredPenalty(
+        "build_unusual_action", _LATENT, "how rare the action is at similar states"
+    ),
+    "guard": RegisteredPenalty(
+        "build_guard", _LATENT, "the larger of euclidean and unusual-action, for trust and export"
+    ),
     "ensemble": RegisteredPenalty("build_ensemble", _LATENT, "disagreement of the decoders"),
     "aleatoric": RegisteredPenalty("build_aleatoric", _LATENT, "largest decoder σ, as in MOPO"),
     "forward": RegisteredPenalty("build_forward", _LATENT, "σ of the forward model"),

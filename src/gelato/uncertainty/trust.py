@@ -1,76 +1,139 @@
-"""`trust(states, actions)`: on which inputs the model can be trusted."""
+"""`trust(states, actions)`: on which inputs the model can be trusted, and how wrong it can be."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Num
 
 from gelato.data.spaces import Discrete
-from gelato.data.transitions import Dataset, choose_evenly
+from gelato.data.transitions import Dataset, Transitions, choose_evenly
 from gelato.errors import InputError
-from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel, load_model
 from gelato.progress import note
 from gelato.runs.records import Record
+from gelato.uncertainty.bounds import (
+    ErrorBounds,
+    Predicted,
+    choose_calibration_rows,
+    fit_bounds,
+    number_episodes,
+    predict_pairs,
+    predict_rows,
+)
 from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty, name_penalty
 from gelato.uncertainty.calibration import SAMPLE, calibrate, penalise_in_parts
-from gelato.uncertainty.embedded import EmbeddedData, embed, sample_out_of_distribution
-from gelato.uncertainty.scores import ORDINARY
+from gelato.uncertainty.conformal import check_rate, find_threshold
+from gelato.uncertainty.embedded import embed, rms, sample_out_of_distribution
 
-_SAMPLE = 1024
-_PREFERRED = "transport"
-_FALLBACK = "geodesic"
+# Data points that neighbours are searched among. An exported guard holds as many (its prototypes).
+POINTS = 10_000
+DEFAULT_PENALTY = "guard"
+_HELD_OUT = 10_000
 # Largest acceptable share of out-of-distribution pairs that would be trusted.
 _MOST = 0.5
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`penalty` is 0 on typical data and about 1 out of distribution.
+    """What is known about state-action pairs.
 
-    `trusted` is true where the penalty is at most the 95th percentile of held-out data.
+    `penalty` is 0 on typical data and about 1 out of distribution, and `trusted` says whether it is
+    within the limit. `next_states` are predicted. `error_bounds` bound their error in each
+    dimension, in the data's units, and `error_bound` its norm `‖s′ − ŝ′‖/√d` in standard deviations
+    of the data's states.
     """
 
     penalty: Float[np.ndarray, " n"]
     trusted: Bool[np.ndarray, " n"]
+    next_states: Float[np.ndarray, "n state"]
+    error_bound: Float[np.ndarray, " n"]
+    error_bounds: Float[np.ndarray, "n state"]
 
 
 class Trust:
     """Says where a model can be trusted: `trust(states, actions)`, in the data's units.
 
+    Of the rows of a new episode of the same process, on average over episodes, at most a share
+    `false_alarm_rate` is not trusted, and `error_bound` holds for at least a share `coverage`
+    (`conformal.py` states and proves it). With few calibration episodes the promises are weaker:
+    `false_alarm_rate` and `bounds.coverage` hold what is promised. On data of another process
+    nothing is promised.
+
+    Neighbours are searched among `points` rows of the training data. The calibration data are the
+    held-out episodes of the fit, or `calibration`: other episodes of the same process.
     `foreign_trusted` is the share of out-of-distribution pairs that would be trusted; smaller is
-    better. A penalty raises an error if its median on these pairs is not larger than on held-out
-    data. Default: `transport`, or `geodesic` if `transport` would trust more than half of those
-    pairs. This happens with little data or a short fit.
+    better. A penalty is refused if its median on them is no larger than on the calibration data.
     """
 
     def __init__(
-        self, fitted: FittedModel | Path | str, *, penalty: Penalty | None = None, seed: int = 0
+        self,
+        fitted: FittedModel | Path | str,
+        *,
+        penalty: Penalty = DEFAULT_PENALTY,
+        seed: int = 0,
+        points: int | None = POINTS,
+        coverage: float = 0.9,
+        false_alarm_rate: float = 0.05,
+        calibration: Dataset | None = None,
     ) -> None:
+        check_rate("coverage", coverage)
+        check_rate("false_alarm_rate", false_alarm_rate)
         fitted = fitted if isinstance(fitted, FittedModel) else load_model(fitted)
         if seed not in fitted.seeds:
             known = ", ".join(map(str, fitted.seeds))
+            raise InputError(f"{fitted.run.folder}: has no seed {seed}, only {known}")
+        self.fitted, self.model, self.seed = fitted, fitted.seed(fitted.seeds.index(seed)), seed
+        scaling, parts = fitted.scaling, fitted.parts
+        data = embed(self.model, scaling, parts[0], points)
+        held_out = embed(self.model, scaling, parts[1], _HELD_OUT)
+        self.points = len(data)
+        self.penalty = name_penalty(penalty)
+        built = build_penalty(penalty, PenaltyInputs(self.model, data, held_out))
+        self.calibrated = calibrate(built, self.model, scaling, data)
+        rows = self._choose_calibration(calibration)
+        episodes = number_episodes(rows)
+        chosen = choose_calibration_rows(rows)
+        rows, episodes = rows[chosen], episodes[chosen]
+        self.episodes = len(np.unique(episodes))
+        predicted = predict_rows(self.model, scaling, rows)
+        inside = np.asarray(self.penalise(predicted.embeddings))
+        limit = find_threshold(inside, episodes, 1 - false_alarm_rate)
+        self.limit, self.false_alarm_rate = limit.value, 1 - limit.coverage
+        truth = np.asarray(scaling.states(np.asarray(rows.next_states)))
+        self.bounds: ErrorBounds = fit_bounds(predicted, truth, episodes, coverage)
+        key = jax.random.key(1)
+        pairs = sample_out_of_distribution(self.model, scaling, data, SAMPLE, key=key)
+        self._check_penalty(inside, np.asarray(self.penalise(pairs)))
+
+    def _choose_calibration(self, calibration: Dataset | None) -> Transitions:
+        """Return the calibration data: the held-out part, or other data of the same spaces."""
+        if calibration is None:
+            return self.fitted.parts[1]
+        check_spaces(self.fitted, calibration)
+        if calibration.transitions.fingerprint() == self.fitted.split.fingerprint:
             raise InputError(
-                f"{fitted.run.folder}: has no model for seed {seed}; its seeds are {known}"
+                f"{calibration.reference}: is the data that the model was fitted to. Calibrate on "
+                "other episodes, or leave the option out to use the held-out ones"
             )
-        self.fitted, self.model = fitted, fitted.seed(fitted.seeds.index(seed))
-        train, held_out = (embed(self.model, fitted.scaling, part) for part in fitted.parts)
-        tells = self._judge_by(penalty or _PREFERRED, train, held_out)
-        if penalty is None and not (tells and self.foreign_trusted <= _MOST):
-            note(
-                f"{_PREFERRED} would trust {self.foreign_trusted:.0%} of out-of-distribution "
-                f"pairs; using {_FALLBACK} distance instead"
-            )
-            tells = self._judge_by(_FALLBACK, train, held_out)
-        if not tells:
+        rows = calibration.transitions.with_successors()
+        if len(rows) == 0:
+            raise InputError(f"{calibration.reference}: no step has a successor")
+        return rows
+
+    def _check_penalty(
+        self, inside: Float[np.ndarray, " n"], outside: Float[np.ndarray, " m"]
+    ) -> None:
+        """Refuse a penalty that cannot tell out-of-distribution pairs from the data."""
+        self.foreign_trusted = float(np.mean(outside <= self.limit))
+        if not np.median(outside) > np.median(inside):
             raise InputError(
-                f"{fitted.run.folder}, seed {seed}: {self.penalty} does not distinguish "
-                "out-of-distribution pairs from the data. Use another penalty, or fit the model "
-                "to more data"
+                f"{self.fitted.run.folder}, seed {self.seed}: {self.penalty} cannot tell "
+                "out-of-distribution pairs from the data. Use another penalty, or fit the model to "
+                "more data"
             )
         if self.foreign_trusted > _MOST:
             note(
@@ -79,25 +142,8 @@ class Trust:
                 "may help"
             )
 
-    def _judge_by(self, penalty: Penalty, train: EmbeddedData, held_out: EmbeddedData) -> bool:
-        """Calibrate the penalty.
-
-        Return whether its median is larger on out-of-distribution pairs than on held-out data.
-        """
-        scaling = self.fitted.scaling
-        rows = choose_evenly(held_out, _SAMPLE)
-        key = jax.random.key(1)
-        pairs = sample_out_of_distribution(self.model, scaling, train, SAMPLE, key=key)
-        self.penalty = name_penalty(penalty)
-        built = build_penalty(penalty, PenaltyInputs(self.model, train, held_out))
-        self.calibrated = calibrate(built, self.model, scaling, train)
-        inside = self._penalise(held_out.embeddings[rows])
-        outside = self._penalise(pairs)
-        self.limit = float(jnp.quantile(inside, ORDINARY))
-        self.foreign_trusted = float(jnp.mean(outside <= self.limit))
-        return bool(jnp.median(outside) > jnp.median(inside))
-
-    def _penalise(self, embeddings: Float[Array, "n embedding"]) -> Float[Array, " n"]:
+    def penalise(self, embeddings: Float[Array, "n embedding"]) -> Float[Array, " n"]:
+        """Compute the calibrated penalty of embedded pairs."""
         return self.calibrated.scale(penalise_in_parts(self.calibrated.penalty, embeddings))
 
     def __call__(
@@ -112,12 +158,27 @@ class Trust:
         scaling = self.fitted.scaling
         normalised = jnp.asarray(scaling.states(states))
         whole = actions.astype(int) if isinstance(scaling.action_space, Discrete) else actions
-        embeddings = _embed_pairs(self.model, normalised, scaling.action_space.encode(whole))
-        values = np.asarray(self._penalise(embeddings))
-        return Verdict(values, values <= self.limit)
+        encoded = scaling.action_space.encode(whole)
+        return self.judge(predict_pairs(self.model, normalised, encoded))
+
+    def judge(self, predicted: Predicted) -> Verdict:
+        """Judge pairs whose next state is predicted already."""
+        states = self.fitted.scaling.states
+        values = np.asarray(self.penalise(predicted.embeddings))
+        return Verdict(
+            values,
+            values <= self.limit,
+            np.asarray(states.inverse(np.asarray(predicted.mean))),
+            self.bounds.bound_norm(predicted),
+            self.bounds.bound_dimensions(predicted) * np.asarray(states.scale),
+        )
 
     def of_data(self, dataset: Dataset, rows: int) -> list[Record]:
-        """Judge at most `rows` rows of a dataset, spread evenly; one record for each."""
+        """Judge at most `rows` rows of a dataset, spread evenly; one record for each.
+
+        `error` is the true norm of the error where the data holds the successor, and is None
+        elsewhere.
+        """
         transitions = dataset.transitions
         check_spaces(self.fitted, dataset)
         environments = dataset.environment, self.fitted.dataset.environment
@@ -145,10 +206,22 @@ class Trust:
         starts = np.array([episode.start for episode in transitions.episode_slices])
         episodes = np.searchsorted(starts, chosen, side="right") - 1
         steps = chosen - starts[episodes]
-        columns = (episodes, steps, verdict.penalty, verdict.trusted)
-        names = ("episode", "step", "penalty", "trusted")
-        rows_of_lists = zip(*(column.tolist() for column in columns), strict=True)
-        return [dict(zip(names, row, strict=True)) for row in rows_of_lists]
+        scale = np.asarray(self.fitted.scaling.states.scale)
+        following = np.asarray(transitions.next_states)[chosen]
+        errors = np.asarray(rms(jnp.asarray((verdict.next_states - following) / scale)))
+        known = np.asarray(transitions.has_successor)[chosen]
+        records: list[Record] = []
+        for index in range(len(chosen)):
+            record: Record = {
+                "episode": int(episodes[index]),
+                "step": int(steps[index]),
+                "penalty": float(verdict.penalty[index]),
+                "trusted": bool(verdict.trusted[index]),
+                "error_bound": float(verdict.error_bound[index]),
+                "error": float(errors[index]) if known[index] else None,
+            }
+            records.append(record)
+        return records
 
     def _check(self, states: np.ndarray, actions: np.ndarray) -> None:
         size = self.fitted.dataset.transitions.states.shape[1]
@@ -176,6 +249,16 @@ class Trust:
             raise InputError(f"the action in row {row} is outside the action range [{low}, {high}]")
 
 
+def measure_bound(judged: Sequence[Record]) -> float | None:
+    """Return the share of judged rows whose error is within its bound; None if none is known."""
+    held = []
+    for row in judged:
+        error, bound = row["error"], row["error_bound"]
+        if isinstance(error, float) and isinstance(bound, float):
+            held.append(error <= bound)
+    return float(np.mean(held)) if held else None
+
+
 def check_spaces(fitted: FittedModel, dataset: Dataset) -> None:
     """Raise an error if the data's states or actions differ from the model's."""
     size, known_size = (d.transitions.states.shape[1] for d in (dataset, fitted.dataset))
@@ -192,13 +275,3 @@ def check_spaces(fitted: FittedModel, dataset: Dataset) -> None:
             else ""
         )
         raise InputError(f"{dataset.reference}: {'; '.join(found)}{remedy}")
-
-
-@eqx.filter_jit
-def _embed_pairs(
-    model: LatentModel, states: Float[Array, "n state"], actions: Float[Array, "n action"]
-) -> Float[Array, "n embedding"]:
-    pairs = (states, actions)
-    return jax.lax.map(
-        lambda pair: model.embedding(model.encode(pair[0]).mean, pair[1]), pairs, batch_size=1024
-    )
