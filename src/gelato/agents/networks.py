@@ -127,7 +127,7 @@ def _gaussian_density(raw: Array, mean: Array, log_std: Array) -> Float[Array, "
 
 
 class Critic(eqx.Module):
-    """`Q(z, a)`. `normalised` hidden layers bound the values of unseen actions."""
+    """`Q(z, a)`; with `normalised`, hidden layers have mean 0 and deviation 1."""
 
     layers: tuple[Linear, ...]
     normalised: bool = eqx.field(static=True)
@@ -138,7 +138,7 @@ class Critic(eqx.Module):
         action_size: int,
         hidden: Sequence[int],
         *,
-        normalised: bool = True,
+        normalised: bool = False,
         key: PRNGKeyArray,
     ) -> None:
         self.layers = linear_layers([latent_size + action_size, *hidden, 1], key=key)
