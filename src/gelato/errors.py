@@ -8,7 +8,18 @@ from types import ModuleType
 
 
 class InputError(ValueError):
-    """Bad input. The message says what is wrong, where (file, field, row) and what to do."""
+    """Bad input. The message says what is wrong, where (file, field, row) and what to do.
+
+    The message is one printable line, also where it quotes a name from a hostile file.
+    """
+
+    def __str__(self) -> str:
+        return "".join(map(_escape, super().__str__()))
+
+
+def _escape(character: str) -> str:
+    """Return a character, or its escape sequence if a terminal would obey it."""
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 class UserCodeError(InputError):

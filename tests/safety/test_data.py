@@ -318,6 +318,14 @@ def test_a_reference_reads_nothing_outside_the_store(
 
 
 # Found in the second round of attacks.
+def test_the_name_of_a_field_is_no_command_for_the_terminal(tmp_path: Path) -> None:
+    """The fuzzer found a name with line breaks in it."""
+    np.savez(tmp_path / "log.npz", **{"obs\n\x1b[2J\r": np.zeros(3)})
+    with pytest.raises(InputError, match="no field observations") as raised:
+        gelato.load(f"file:{tmp_path / 'log.npz'}")
+    assert str(raised.value).isprintable() and r"obs\n\x1b[2J\r" in str(raised.value)
+
+
 @pytest.mark.parametrize("name", ["../../victim", "[" * 5000, "aa/-v0", "no-version"])
 def test_a_dataset_with_a_false_id_is_one_line(store: Path, tmp_path: Path, name: str) -> None:
     import_log(make_log(tmp_path / "log.npz"), "mine/log-v0")

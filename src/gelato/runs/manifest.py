@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gelato.errors import InputError
 from gelato.runs.files import digest_file, read_json, write_atomically
@@ -64,7 +65,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / NAME
     if not path.exists():
         return None
-    fields = read_json(path) if path.is_file() else {}
+    fields: Any = read_json(path) if path.is_file() else None
     try:
         files: dict[str, list[Content]] = {}
         for name, contents in fields["files"].items():
