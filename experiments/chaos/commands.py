@@ -148,7 +148,8 @@ def use_store(path: Path) -> Iterator[None]:
 
 def run_case(case: Case, root: Path) -> Outcome:
     """Run a case in a folder; the cases that make datasets have their store in it."""
-    root.mkdir(parents=True, exist_ok=True)
+    if not root.exists():
+        root.mkdir(parents=True)
     if case.name == LOOP:
         return _capture(lambda: train_without_compiling(root / "run"))
     if case.name.startswith("data"):
