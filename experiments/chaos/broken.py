@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+LOOP = "training loop"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ _NO_CHECK = (
     "    return folder / name\n    path = folder / name\n    if path.exists() and not",
 )
 BREAKS = (
-    Break("nothing", (), ("kill at a call", "corruption"), ("train bc",)),
+    Break("nothing", (), ("kill at a call", "corruption"), (LOOP,)),
     Break(
         "no atomic rename",
         (
@@ -44,9 +45,9 @@ BREAKS = (
             (_FILES, "            partial.replace(path)\n", ""),
         ),
         ("kill at a call", "full disk"),
-        ("train bc", "model fit"),
+        (LOOP,),
     ),
-    Break("no checksum", (_NO_CHECK,), ("corruption",), ("train bc",), trials=120),
+    Break("no checksum", (_NO_CHECK,), ("corruption",), (LOOP,), trials=120),
     Break(
         "lock ignored",
         (
@@ -57,7 +58,7 @@ BREAKS = (
             ),
         ),
         ("several processes",),
-        ("train bc",),
+        (LOOP,),
         trials=4,
     ),
     Break(
@@ -78,7 +79,7 @@ BREAKS = (
             ),
         ),
         ("corruption",),
-        ("train bc", "model fit"),
+        (LOOP,),
         trials=120,
     ),
     Break(
@@ -93,7 +94,7 @@ BREAKS = (
             ),
         ),
         ("kill at a call",),
-        ("train bc",),
+        (LOOP,),
     ),
 )
 
@@ -140,9 +141,6 @@ def _test(broken: Break, work: Path) -> tuple[int, str]:
         text = path.read_text()
         assert text.count(old) == 1, f"{broken.name}: {name} has changed; adapt this change to it"
         path.write_text(text.replace(old, new))
-    for shared in ("compiled", "fixed", "fixed-store"):
-        if (work / shared).exists():
-            shutil.copytree(work / shared, place / "work" / shared)
     command = [sys.executable, "-m", "experiments.chaos", "--work", str(place / "work")]
     command += ["--trials", str(broken.trials), "--only", *broken.kinds, "--cases", *broken.cases]
     environment = {**os.environ, "PYTHONPATH": f"{place / 'src'}:{ROOT}"}

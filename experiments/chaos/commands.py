@@ -1,6 +1,7 @@
 """The commands that are disturbed, how they run, and how their results are compared."""
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -17,7 +18,9 @@ import numpy as np
 import gelato
 from gelato.cli import main
 from gelato.errors import InputError
+from gelato.progress import note
 from gelato.runs import loop, signals
+from gelato.runs.folder import open_run
 
 _SAC = ("sac.hidden=(8,)", "sac.epoch=5", "sac.branches=4", "sac.horizon=2", "sac.replay=16")
 _LATENT = ("hidden=(8,)", "forward_hidden=(8,)", "decoders=2", "batch_size=16", "updates=20")
@@ -51,9 +54,13 @@ def _train(name: str, data: str, method: str, *settings: str, updates: int = 20)
     return Case(name, ("train", data, "--method", method, *run, *short, *options))
 
 
+# The training loop with its run folder, but with a block of NumPy: a trial takes a moment.
+LOOP = "training loop"
+
 CASES = {
     case.name: case
     for case in (
+        Case(LOOP, ()),
         Case("data make", ("data", "make", "four-rooms", "--transitions", "60"), compiles=False),
         Case(
             "data import",
@@ -105,13 +112,24 @@ def prepare_process() -> None:
 
 def run_command(arguments: list[str]) -> Outcome:
     """Run a command line in this process."""
+    return _capture(lambda: main(arguments))
+
+
+def _capture(action: Callable[[], None]) -> Outcome:
     text = io.StringIO()
     signals._asked = None  # A new process has no signal that waits.
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         try:
-            main(arguments)
+            action()
         except SystemExit as end:
             return Outcome(int(end.code or 0), text.getvalue())
+        except InputError as error:
+            return Outcome(2, text.getvalue() + str(error))
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EFBIG)
+            return Outcome(2, f"{text.getvalue()}{'the disk is full' if full else error}")
+        except KeyboardInterrupt:
+            return Outcome(signals.exit_code(), text.getvalue())
         except BaseException:  # Whatever escapes the command line is a traceback for its user.
             return Outcome(1, text.getvalue(), traceback.format_exc())
     return Outcome(0, text.getvalue())
@@ -130,11 +148,43 @@ def use_store(path: Path) -> Iterator[None]:
 
 def run_case(case: Case, root: Path) -> Outcome:
     """Run a case in a folder; the cases that make datasets have their store in it."""
-    root.mkdir(parents=True, exist_ok=True)
+    if not root.exists():
+        root.mkdir(parents=True)
+    if case.name == LOOP:
+        return _capture(lambda: train_without_compiling(root / "run"))
     if case.name.startswith("data"):
         with use_store(root / "store"):
             return run_command(case.fill(root))
     return run_command(case.fill(root))
+
+
+def train_without_compiling(folder: Path) -> None:
+    """Train with the real loop and run folder; a block adds noise that depends on the step."""
+    signals.remember_interrupts()
+
+    def block(state: dict[str, Any], updates: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        noise = np.random.default_rng([7, int(state["step"])]).standard_normal(4)
+        weights = state["weights"] + noise.astype(np.float32)
+        step = np.asarray(state["step"] + updates, np.int32)
+        return {"weights": weights, "step": step}, {"loss": np.abs(weights[:1])}
+
+    with open_run(folder, "agents", methods=["loop"], seeds=[0]) as run:
+        if (folder / "results.json").exists() and run.has("last"):
+            run.remove_checkpoints()
+            return
+        note("resuming from the last checkpoint" if run.resumed else "expect about a minute")
+        scale = run.record("calibration", {"unit": 1.25})["unit"]
+        start = {"weights": np.zeros(4, np.float32), "step": np.zeros((), np.int32)}
+        state = loop.run_blocks(
+            run, start, block, labels=[{"seed": 0}], total=12, length=2, title="loop"
+        )
+        weights = np.asarray(state["weights"]) * scale
+
+        def keep() -> None:
+            run.save("last", {"weights": weights})
+            run.write_records([{"method": "loop", "seed": 0, "return": float(weights.sum())}])
+
+        loop.finish(run, keep)
 
 
 def describe(root: Path) -> dict[str, object]:
@@ -189,10 +239,10 @@ def attempt(action: Callable[[], Any]) -> tuple[Any, str]:
         return None, traceback.format_exc()
 
 
-def make_fixed(work: Path) -> None:
-    """Make what the cases read: datasets, a log and a trained policy."""
+def make_fixed(work: Path, *, train: bool) -> None:
+    """Make what the cases read: a log, and for trainings and exports datasets and a policy."""
     fixed = work / "fixed"
-    if (fixed / "done").exists():
+    if (fixed / "done").exists() or (not train and (fixed / "log.npz").exists()):
         return
     shutil.rmtree(fixed, ignore_errors=True)
     fixed.mkdir(parents=True)
@@ -205,6 +255,8 @@ def make_fixed(work: Path) -> None:
         rewards=rng.standard_normal(rows),
         timeouts=np.arange(rows) % 10 == 9,
     )
+    if not train:
+        return
     for reference in (ROOMS, ROADS):
         gelato.load(reference)
     outcome = run_command([*CASES["train bc"].fill(fixed)])
