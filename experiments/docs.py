@@ -136,6 +136,8 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "penalty_weights": tables.penalty_weight_table,
     "known_answers": tables.known_answers_table,
     "selection": tables.selection_table,
+    "own_log": tables.own_log_table,
+    "own_log ranking": tables.own_log_ranking,
     "tried": tables.settings_table,
     "driving": tables.driving_table,
     "driving_agents": _rows(

@@ -164,11 +164,50 @@ def selection_table(records: Sequence[Record]) -> str:
             scores = score_ranking(select(of_dataset, estimator=estimator))
             by_estimator.setdefault(estimator, []).append(scores)
             rows.append((dataset, estimator, *map(_format_ranking, scores)))
+    if len(list_values(records, "dataset")) == 1:
+        by_estimator = {}
     for estimator, found in by_estimator.items():
-        means = np.nanmean(np.array(found), axis=0)
+        columns = [[value for value in column if not np.isnan(value)] for column in zip(*found)]
+        means = [float(np.mean(column)) if column else float("nan") for column in columns]
         rows.append((f"mean of {len(found)}", estimator, *map(_format_ranking, means)))
     columns = ("dataset", "estimator", "rank correlation", "regret@1", "regret@3")
     return markdown_table(columns, rows)
+
+
+def own_log_table(records: Sequence[Record]) -> str:
+    """Write the estimated and the true return of every policy of a user's own log."""
+    rows = []
+    for record in records:
+        exported = record.get("method") is None
+        if not exported and record["estimator"] != "cross-model":
+            continue
+        bounds = [f"{float(record[name] or 0):,.0f}" for name in ("estimate", "low", "high")]
+        if exported:
+            policy = (
+                "exported, measured",
+                "–",
+                "–",
+                "–",
+                f"{bounds[0]} ({bounds[1]} to {bounds[2]})",
+            )
+        else:
+            true = f"{float(record['return'] or 0):,.0f}"
+            interval = f"{bounds[1]} to {bounds[2]}"
+            policy = (
+                f"λ={record['penalty_weight']}",
+                str(record["seed"]),
+                bounds[0],
+                interval,
+                true,
+            )
+        rows.append(policy)
+    columns = ("policy", "seed", "estimated return", "95% interval", "true return")
+    return markdown_table(columns, rows)
+
+
+def own_log_ranking(records: Sequence[Record]) -> str:
+    """Write how well each estimator ranks the policies of a user's own log."""
+    return selection_table([record for record in records if record.get("method") is not None])
 
 
 def known_answers_table(records: Sequence[Record]) -> str:
@@ -194,6 +233,8 @@ def score_ranking(records: Sequence[Record]) -> tuple[float, float, float]:
     name = "score" if records[0]["score"] is not None else "return"
     true = np.array([float(record[name] or 0) for record in records])
     estimates = [record["estimate"] for record in records]
+    if all(value is None for value in estimates):
+        return float("nan"), float("nan"), float("nan")
     known = [-np.inf if value is None else float(value) for value in estimates]
     order = np.argsort(-np.array(known), kind="stable")
     regrets = [float(true.max() - true[order[:k]].max()) for k in (1, 3)]
