@@ -1,6 +1,7 @@
 """Training as a user meets it: from a reference to returns, resumed and refused."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -571,9 +572,7 @@ def test_policies_are_judged_at_logged_states_and_in_imagined_rollouts(finished,
     assert "--out writes the rows of DATA" in capsys.readouterr().err
 
 
-def test_the_exported_graph_holds_the_guard_unless_told_otherwise(
-    finished, tmp_path, capsys
-) -> None:
+def test_the_exported_graph_holds_the_guard_if_there_is_a_model(finished, tmp_path, capsys) -> None:
     onnx = pytest.importorskip("onnx")
     where = ["export", str(finished), "--method", "bc", "--onnx", str(tmp_path / "policy.onnx")]
     main([*where, "--prototypes", "100"])
@@ -582,6 +581,12 @@ def test_the_exported_graph_holds_the_guard_unless_told_otherwise(
     assert [output.name for output in graph.output][:3] == ["action", "penalty", "trusted"]
     main([*where, "--no-guard"])
     graph = onnx.load(tmp_path / "policy.onnx").graph
+    assert [output.name for output in graph.output] == ["action"]
+    alone = Path(shutil.copytree(finished, tmp_path / "run"))
+    shutil.rmtree(alone / "model")
+    main(["export", str(alone), "--method", "bc", "--onnx", str(tmp_path / "alone.onnx")])
+    assert "exported without a guard" in capsys.readouterr().err
+    graph = onnx.load(tmp_path / "alone.onnx").graph
     assert [output.name for output in graph.output] == ["action"]
 
 

@@ -437,7 +437,7 @@ def export(
             method.
         seed: Seed to export. Default: the policy that `gelato select` chose, else the first seed.
         which: The last policy of training, or the one with the best return during training.
-        guard: Include the guard. It needs a latent model in the run.
+        guard: Include the guard. A run without a latent model exports the policy alone.
         prototypes: Data points that the guard searches neighbours among.
         false_alarm_rate: Share of a new episode's steps that the guard may call not trusted.
         coverage: Share of a new episode's steps for which the error bound is to hold.
@@ -446,6 +446,7 @@ def export(
     from gelato.cli.output import print_fields
     from gelato.errors import InputError
     from gelato.policy.onnx_export import export_guarded, export_onnx, measure_latency
+    from gelato.progress import note
     from gelato.report.references import shorten_reference
     from gelato.training.policies import trained_policies
 
@@ -464,6 +465,9 @@ def export(
         "environment": chosen.environment or "unknown",
     }
     fields = dict(metadata)
+    if guard and not _has_model(run):
+        note(f"{run}: has no latent model, so the policy is exported without a guard")
+        guard = False
     if guard:
         trust = _make_trust(run, chosen.seed, prototypes, coverage, false_alarm_rate, fitted_to)
         found = export_guarded(chosen.policy, trust, onnx, metadata)
@@ -480,6 +484,16 @@ def export(
     fields["size"] = f"{onnx.stat().st_size / 1e6:.1f} MB"
     fields["a step on one core"] = f"median {median:.2f} ms, 99% {high:.2f} ms"
     print_fields(f"{onnx} written", fields)
+
+
+def _has_model(run: Path) -> bool:
+    from gelato.model.training import NoModelError, find_model
+
+    try:
+        find_model(run)
+    except NoModelError:
+        return False
+    return True
 
 
 def _make_trust(

@@ -154,6 +154,10 @@ def load_model(path: Path | str, dataset: Dataset | None = None) -> FittedModel:
     return _read_models(run, split, config, tuple(description["seeds"]))
 
 
+class NoModelError(InputError):
+    """A run holds no latent model."""
+
+
 def find_model(path: Path | str) -> Run:
     """Find the run of the latent model in the folder of a model or of a training."""
     run = Run(Path(path))
@@ -163,7 +167,7 @@ def find_model(path: Path | str) -> Run:
     inside = Run(Path(description.get("model") or run.folder / "model"))
     if description["kind"] == "policies" and (inside.folder / "run.json").exists():
         return inside
-    raise InputError(
+    raise NoModelError(
         f"{path}: has no fitted latent model (a run of kind {description['kind']}). Use the folder "
         "of `gelato model fit`, or of `gelato train` with a method that learns in the latent model"
     )
