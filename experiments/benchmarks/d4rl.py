@@ -24,7 +24,7 @@ from experiments.mopo import ensembles, policies, recording
 from gelato.arrays import stack, take
 from gelato.data.reference import load
 from gelato.model.split import Split, split_dataset
-from gelato.policy.policy import save_policies
+from gelato.policy.policy import pack_policies
 from gelato.runs.records import Record, write_records
 from gelato.tasks.task import normalise_score
 from gelato.tasks.workers import worker_pool
@@ -201,7 +201,7 @@ def _train(
                 print(_summarise(row, shown), flush=True)
             print(f"{seconds} s, {rate} updates per second", flush=True)
             write_records(arguments.out / f"{arguments.name}.json", records)
-            save_policies(arguments.out / f"{arguments.name}.npz", deployed)
+            np.savez(arguments.out / f"{arguments.name}.npz", **pack_policies(deployed))
             begun, counted = time.monotonic(), step
 
 

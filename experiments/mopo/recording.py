@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from gelato.data.behaviour import tanh_gaussian
+from gelato.data.behaviour import sample_tanh_gaussian
 from gelato.policy.policy import DeployedPolicy
 from gelato.tasks.environments import make_environment
 from gelato.tasks.workers import worker_pool
@@ -111,7 +111,7 @@ def _record_episodes(job: tuple[str, Weights, int]) -> list[Episode]:
         rng = np.random.default_rng([0, number])
 
         def act(state: np.ndarray, rng: np.random.Generator = rng) -> np.ndarray:
-            return tanh_gaussian(weights, state, rng)
+            return sample_tanh_gaussian(weights, state, rng)
 
         found.append(_run(environment, act, number))
     return found
