@@ -138,7 +138,7 @@ class Critic(eqx.Module):
         action_size: int,
         hidden: Sequence[int],
         *,
-        normalised: bool = False,
+        normalised: bool = True,
         key: PRNGKeyArray,
     ) -> None:
         self.layers = linear_layers([latent_size + action_size, *hidden, 1], key=key)

@@ -93,7 +93,7 @@ class SAC(AbstractAgent):
     """Steps of an imagined episode."""
     replay: int = 50_000
     """Capacity of the replay buffer, in imagined steps."""
-    critic_norm: bool = False
+    critic_norm: bool = True
     """Whether the hidden layers of the critics are normalised."""
 
     def __post_init__(self) -> None:
