@@ -1,4 +1,4 @@
-"""An agent of your own: implicit Q-learning (IQL), which learns from the log alone.
+"""Example of an agent: implicit Q-learning (IQL), which learns from logged data only.
 
     L_V = E |τ − 1(u < 0)| u²,  u = min Q(z, a) − V(z)        (expectile regression)
     L_Q = E (r + γ (1 − end) V(z′) − Q(z, a))²
@@ -17,23 +17,22 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import gelato
-from gelato.agents import AbstractAgent, Actor, Critic, Experience, Metrics, View, unpack
-from gelato.data.spaces import Discrete
+from gelato import agents
+from gelato.agents import AbstractAgent, Actor, Critic, Experience, Metrics, View
+from gelato.data import Discrete
 from gelato.mdp import Step
-from gelato.model.networks import MLP, every_member
-from gelato.random_streams import INIT, LEARN, derive_key
 
 
 class Networks(eqx.Module):
-    """What is trained."""
+    """The networks that training updates."""
 
     actor: Actor
     critics: Critic
-    value: MLP
+    value: agents.MLP
 
 
 class IQLState(eqx.Module):
-    """What training carries from update to update."""
+    """The training state of one policy."""
 
     networks: Networks
     target_critics: Critic
@@ -60,12 +59,12 @@ class IQL(AbstractAgent):
         return self.epoch
 
     def init(self, view: View, *, key: PRNGKeyArray) -> IQLState:
-        actor_key, critic_key, value_key = jax.random.split(derive_key(key, INIT), 3)
+        actor_key, critic_key, value_key = jax.random.split(agents.derive_key(key, agents.INIT), 3)
         size, space = view.latent_size, view.action_space
         make_critic = eqx.filter_vmap(lambda key: Critic(size, space.size, self.hidden, key=key))
         critics = make_critic(jax.random.split(critic_key, 2))
         actor = Actor(size, space, self.hidden, key=actor_key)
-        networks = Networks(actor, critics, MLP(size, 1, self.hidden, "relu", key=value_key))
+        networks = Networks(actor, critics, agents.MLP(size, 1, self.hidden, "relu", key=value_key))
         optimiser = optax.adam(self.rate).init(eqx.filter(networks, eqx.is_array))
         return IQLState(networks, critics, optimiser, jnp.zeros((), jnp.int32))
 
@@ -73,9 +72,9 @@ class IQL(AbstractAgent):
         self, view: View, state: IQLState, steps: Step | None, updates: int, *, key: PRNGKeyArray
     ) -> tuple[IQLState, Metrics]:
         def update(state: IQLState, step: Int[Array, ""]) -> tuple[IQLState, Array]:
-            row_key = derive_key(key, LEARN, step)
+            row_key = agents.derive_key(key, agents.LEARN, step)
             rows = jax.random.randint(row_key, (self.batch_size,), 0, len(view.logged))
-            return self._update(state, unpack(view.logged[rows], view.latent_size))
+            return self._update(state, agents.unpack(view.logged[rows], view.latent_size))
 
         state, metrics = jax.lax.scan(update, state, state.step + jnp.arange(updates))
         names = ("critic_loss", "value_loss", "actor_loss", "value")
@@ -103,12 +102,12 @@ class IQL(AbstractAgent):
         fixed = jax.lax.stop_gradient
         values = jax.vmap(networks.value)(batch.latents)[:, 0]
         after = fixed(jax.vmap(networks.value)(batch.next_latents)[:, 0])
-        lowest = fixed(jnp.min(every_member(targets, batch.latents, batch.actions), axis=0))
+        lowest = fixed(jnp.min(agents.apply_members(targets, batch.latents, batch.actions), axis=0))
         error = lowest - values
         weight = jnp.where(error > 0, self.expectile, 1 - self.expectile)
         value_loss = jnp.mean(weight * error**2)
         target = batch.rewards + self.discount * (1 - batch.terminated) * after
-        found = every_member(networks.critics, batch.latents, batch.actions)
+        found = agents.apply_members(networks.critics, batch.latents, batch.actions)
         critic_loss = jnp.mean((found - target) ** 2)
         advantage = jnp.minimum(jnp.exp(self.beta * fixed(error)), 100.0)
         densities = jax.vmap(lambda z, a: log_density(networks.actor, z, a))
@@ -123,13 +122,13 @@ def log_density(actor: Actor, z: Array, action: Array) -> Float[Array, ""]:
         return actor.log_probabilities(z) @ action
     low, high = jnp.array(actor.space.low), jnp.array(actor.space.high)
     unit = (2 * action - low - high) / (high - low)
-    # Actions at the edge of the box have an infinite choice, so they move inside a little.
+    # `arctanh` is infinite at the edge of the box, so such actions are moved inside a little.
     choice = jnp.arctanh(jnp.clip(unit, -0.999, 0.999))
-    return actor.density_and_entropy(z, choice)[0]
+    return actor.compute_density_and_entropy(z, choice)[0]
 
 
 def main() -> None:
-    """Train IQL on a small log with two seeds."""
+    """Train IQL on a small dataset with two seeds."""
     agent = IQL(hidden=(64, 64), rate=1e-3, discount=0.95, updates=3_000, epoch=500)
     settings = gelato.TrainSettings(evaluations=2, episodes=5)
     with tempfile.TemporaryDirectory() as run:

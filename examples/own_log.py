@@ -1,6 +1,6 @@
-"""A data source of your own: a log in a CSV file, read as `csv:PATH`.
+"""Example of a data source: logged data in a CSV file, read as `csv:PATH`.
 
-With `GELATO_PLUGINS=examples/own_log.py` the command line knows the source too:
+With `GELATO_PLUGINS=examples/own_log.py` the source also works on the command line:
 `gelato data info csv:log.csv`.
 """
 
@@ -14,7 +14,7 @@ from gelato.data import Dataset, Reference
 
 
 def load_csv(reference: Reference) -> Dataset:
-    """Read the columns s0, s1, …, a0, a1, …, reward and last; rows are in order of time."""
+    """Read the columns s0, s1, …, a0, a1, …, reward and last. Rows must be in order of time."""
     separator = reference.options.get("separator", ",")
     try:
         table = np.genfromtxt(reference.target, delimiter=separator, names=True)
@@ -51,7 +51,7 @@ gelato.register_source(
 
 
 def write_log(path: Path, episodes: int = 20, steps: int = 50) -> None:
-    """Write a log of a thermostat: the state is the temperature, the action the heating."""
+    """Write logged data of a thermostat: the state is the temperature, the action the heating."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(episodes):
@@ -65,7 +65,7 @@ def write_log(path: Path, episodes: int = 20, steps: int = 50) -> None:
 
 
 def main() -> None:
-    """Summarise the log and clone its behaviour."""
+    """Summarise the data and clone the behaviour policy."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.csv"
         write_log(log)

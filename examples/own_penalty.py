@@ -1,4 +1,4 @@
-"""A penalty of your own, in the latent model and in state space.
+"""Example of a penalty that works in the latent model and in state space.
 
 `U(e)` is the distance to the nearest data point. In the latent model `e` is the embedding of a
 state-action; in state space it is the pair `(s, a)` itself.
@@ -15,7 +15,7 @@ from gelato.uncertainty import AbstractPenalty, PenaltyInputs
 
 
 class NearestPoint(AbstractPenalty):
-    """The Euclidean distance to the nearest of some data points."""
+    """The Euclidean distance to the nearest data point."""
 
     others: Float[Array, "n embedding"]
     rows: Int[Array, " n"]
@@ -35,14 +35,14 @@ def build_nearest_point(inputs: PenaltyInputs) -> NearestPoint:
 
 
 def register() -> None:
-    """Make the penalty known by name: for methods, `gelato trust` and `gelato uncertainty`."""
+    """Register the penalty by name, for methods, `gelato trust` and `gelato uncertainty`."""
     gelato.register_penalty(
-        "nearest-point", build_nearest_point, ("latent", "state"), "distance to one data point"
+        "nearest-point", build_nearest_point, ("latent", "state"), "distance to the nearest point"
     )
 
 
 def choose_tiny_parts(dataset: gelato.Dataset) -> gelato.Parts:
-    """Return settings that run in seconds; leave them out for real results."""
+    """Return settings that run in seconds. Do not use them for real results."""
     parts = gelato.choose_parts(dataset, "small")
     model = replace(parts.latent.model, updates=200, variance_updates=50)
     sac = replace(parts.sac, updates=500, epoch=250, branches=50)

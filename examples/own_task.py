@@ -1,6 +1,6 @@
-"""A task of your own: an environment, when its episodes end, and which returns are good.
+"""Example of a task: an environment, its termination rule and its reference returns.
 
-A cart on a short track must stay in the middle. It falls off at either end. The rule for that is
+A cart on a short track must stay in the middle. It falls off at both ends. This termination rule is
 known, so the model does not have to learn it.
 """
 
@@ -18,7 +18,7 @@ EDGE = 1.0
 
 
 class Cart(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Position and velocity of a cart; the action is a force in [−1, 1]."""
+    """The state is position and velocity of a cart; the action is a force in [−1, 1]."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -54,7 +54,7 @@ CART = gelato.register_task(
         state_size=2,
         presets={
             "default": {"sac": {"discount": 0.97}},
-            # Sizes that run in a minute; leave them out for real results.
+            # With these sizes training takes a minute. Do not use them for real results.
             "small": {
                 "model": {
                     "hidden": (32, 32),
@@ -71,7 +71,7 @@ CART = gelato.register_task(
 
 
 def record_log(episodes: int = 40) -> gelato.Dataset:
-    """Record a controller that pushes in the right direction, but with much noise."""
+    """Record episodes of a controller that pushes in the right direction, with much noise."""
     environment = gymnasium.make(CART.environment)
     rng = np.random.default_rng(0)
     columns: dict[str, list[Any]] = {}
@@ -91,9 +91,9 @@ def record_log(episodes: int = 40) -> gelato.Dataset:
 
 
 def main() -> None:
-    """Train on the log and print normalised scores in the real environment."""
+    """Train on the data and print normalised scores in the real environment."""
     dataset = record_log()
-    print(f"the log has a score of {gelato.summarise(dataset)['normalised_score']:.0f}")
+    print(f"the data has a score of {gelato.summarise(dataset)['normalised_score']:.0f}")
     with tempfile.TemporaryDirectory() as run:
         records = gelato.train(dataset, run, ["gelato", "bc"], preset="small")
     for record in records:

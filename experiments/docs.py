@@ -4,8 +4,8 @@
 
 <!-- results/NAME.json -->   and   <!-- end -->
 
-A word after the name selects another form of the table (`<!-- results/locomotion.json grid -->`),
-or the records whose first field begins with the word (`<!-- results/speed.json generate -->`).
+A word after the name selects another format of the table (`<!-- results/locomotion.json grid -->`),
+or the records whose first field starts with the word (`<!-- results/speed.json generate -->`).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The paper's numbers: Table 1, mean return over five seeds on D4RL v0 data."""
+"""Numbers of the paper: mean returns of Table 1, over five seeds on D4RL v0 data."""
 
 from gelato.runs.records import Record
 

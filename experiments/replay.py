@@ -26,7 +26,7 @@ def replay_episode(dataset: Dataset) -> Pictures | None:
         return None
     reference = parse_reference(dataset.reference)
     if reference.source != "named":
-        note(f"{dataset.reference}: no pictures, because the data has no seeds of episodes")
+        note(f"{dataset.reference}: no pictures; only named datasets store the seeds of episodes")
         return None
     slices = dataset.transitions.episode_slices
     longest = max(range(len(slices)), key=lambda index: slices[index].stop - slices[index].start)

@@ -1,9 +1,9 @@
-"""Compare the learned geometry of Four Rooms with the truth, for all pairs of free cells.
+"""Compare the learned geometry of Four Rooms with walking distances of all pairs of free cells.
 
 There are four distances. *Land* is the length of the shortest walk around walls. *Position* is the
-Euclidean distance between cells. *Latent* is the Euclidean distance between the encoder's means.
-*Geodesic* is the distance between these means under the metric of the decoders (Theorem 1, averaged
-over the ensemble).
+straight-line distance between cells. *Latent* is the Euclidean distance between the encoder's
+means. *Geodesic* is the distance between these means under the metric of the decoders (Theorem 1,
+averaged over the ensemble).
 """
 
 import numpy as np
@@ -14,10 +14,15 @@ from scipy.stats import spearmanr
 from gelato.errors import InputError
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
-from gelato.report.latent_space import decoder_metric, encode_states, measure_plane
+from gelato.report.latent_space import build_decoder_metric, encode_states, measure_plane
 from gelato.report.references import shorten_reference
 from gelato.runs.records import Record
-from gelato.tasks.four_rooms import FOUR_ROOMS, free_cells, land_distances, position
+from gelato.tasks.four_rooms import (
+    FOUR_ROOMS,
+    compute_walking_distances,
+    encode_position,
+    list_free_cells,
+)
 from gelato.uncertainty.scores import auroc
 
 Pairs = Float[np.ndarray, "cells cells"]
@@ -25,25 +30,25 @@ NEAR_CELLS, DETOUR = 3, 1.9
 
 
 def check_rooms(fitted: FittedModel) -> None:
-    """Raise an error unless the model has two latent dimensions and was fitted to Four Rooms."""
+    """Raise an InputError if the model is not of Four Rooms or not two-dimensional."""
     folder, size = fitted.run.folder, fitted.config.latent_size
     if fitted.dataset.environment != FOUR_ROOMS.environment:
         name = shorten_reference(fitted.dataset.reference)
-        raise InputError(f"{folder}: was fitted to {name}; fit a model to four-rooms")
+        raise InputError(f"{folder}: was fitted to {name}. Fit a model to four-rooms")
     if size != 2:
         raise InputError(f"{folder}: has {size} latent dimensions; the plan needs 2")
 
 
 def encode_cells(fitted: FittedModel, model: LatentModel) -> Float[np.ndarray, "cells latent"]:
     """Encode every free cell."""
-    return encode_states(fitted, model, position(free_cells()))
+    return encode_states(fitted, model, encode_position(list_free_cells()))
 
 
 def measure_cells(fitted: FittedModel, model: LatentModel) -> dict[str, Pairs]:
     """Measure the geodesic, latent and position distances between all free cells."""
     codes = encode_cells(fitted, model)
     return {
-        "geodesic": measure_plane(decoder_metric(model), codes),
+        "geodesic": measure_plane(build_decoder_metric(model), codes),
         "latent": cdist(codes, codes),
         "position": air_distances(),
     }
@@ -51,7 +56,7 @@ def measure_cells(fitted: FittedModel, model: LatentModel) -> dict[str, Pairs]:
 
 def air_distances() -> Pairs:
     """Return the Euclidean distances between free cells, in cells."""
-    cells = free_cells()
+    cells = list_free_cells()
     return cdist(cells, cells)
 
 
@@ -62,7 +67,11 @@ def score_distances(distances: Pairs) -> Record:
     between them among all near pairs.
     """
     pairs = np.triu_indices(len(distances), k=1)
-    measured, land, air = distances[pairs], land_distances()[pairs], air_distances()[pairs]
+    measured, land, air = (
+        distances[pairs],
+        compute_walking_distances()[pairs],
+        air_distances()[pairs],
+    )
     near = air <= NEAR_CELLS
     return {
         "spearman_land": float(spearmanr(measured, land).statistic),

@@ -1,4 +1,4 @@
-"""Tables of the docs that combine several records in a row."""
+"""Tables of the docs whose rows combine several records."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from experiments.paper import DATASETS, paper_return, sort_as_paper
 from gelato.report.policy_table import (
     aggregate,
     as_text,
-    form_of,
+    choose_format,
     format_spread,
     format_value,
     markdown_table,
@@ -56,7 +56,7 @@ def locomotion_grid(records: list[Record]) -> str:
     rows = []
     for dataset in list_values(summary, "dataset"):
         cells = select(summary, dataset=dataset)
-        form = form_of(cells)
+        form = choose_format(cells)
         row = [dataset]
         for method in methods:
             found = select(cells, method=method)

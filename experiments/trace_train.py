@@ -1,10 +1,11 @@
-"""Count the functions of gelato that `gelato train` calls, and its steps back.
+"""Count the functions of gelato that `gelato train` calls, and its backward steps.
 
 python experiments/trace_train.py hopper-medium --transitions 5000 --preset small --run DIR
 
-A step back is a call from a lower layer to a higher one, or a file of the run that the process
-writes and then reads. pyproject.toml defines the layers. Functions that run while JAX traces a
-program or a module loads are counted separately. Make the dataset first (`gelato data make`).
+A backward step is a call from a lower layer to a higher layer, or a file of the run that the
+process writes and then reads. pyproject.toml defines the layers. Functions that run while JAX
+traces a program or a module loads are counted separately. Make the dataset first
+(`gelato data make`).
 """
 
 import inspect
@@ -20,7 +21,7 @@ PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 class Trace:
-    """The functions that one command calls, and its steps back."""
+    """The functions that one command calls, and its backward steps."""
 
     def __init__(self, project: Path, run: Path) -> None:
         contracts = tomllib.loads(project.read_text())["tool"]["importlinter"]["contracts"]
@@ -37,7 +38,7 @@ class Trace:
         self._written: set[str] = set()
 
     def enter(self, frame: FrameType, event: str, _: Any) -> None:
-        """Record a call; `sys.setprofile` calls this."""
+        """Record a call. `sys.setprofile` calls this method."""
         name = _name(frame)
         is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
         if event != "call" or name is None or not is_function or "<" in name or "__" in name:
@@ -87,7 +88,7 @@ def _gelato_callers(frame: FrameType) -> Iterator[str]:
 
 
 def _runs_on_host(frame: FrameType) -> bool:
-    """Return whether the command itself makes this call, and not JAX or an import."""
+    """Return whether the command makes this call, not JAX or an import."""
     before = frame.f_back
     while before is not None:
         module = before.f_globals.get("__name__", "")
@@ -98,7 +99,7 @@ def _runs_on_host(frame: FrameType) -> bool:
 
 
 def main() -> None:
-    """Trace one training and print the counts and the steps back."""
+    """Trace one training and print the counts and the backward steps."""
     from gelato.cli import main as run_command
 
     arguments = sys.argv[1:]
@@ -117,7 +118,7 @@ def main() -> None:
     others = trace.traced - trace.host
     print(f"functions entered: {len(trace.host)}")
     print(f"further functions entered while JAX traces or modules load: {len(others)}")
-    print(f"calls from a lower layer to a higher one: {len(trace.calls_back)}")
+    print(f"calls from a lower layer to a higher layer: {len(trace.calls_back)}")
     for caller, name in sorted(trace.calls_back):
         print(f"  {caller} -> {name}")
     print(f"files written and read back: {len(trace.read_back)}")

@@ -45,7 +45,7 @@ def failing(arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
             "data mak hopper-medium",
             "unknown option or argument: mak hopper-medium",
         ),
-        ("", "missing a command; choose one of data, model,"),
+        ("", "no command given; choose one of data, model,"),
     ],
 )
 def test_what_the_parser_refuses_is_told_in_one_line(arguments, told, capsys):
@@ -90,7 +90,7 @@ def test_info_draws_a_picture_that_is_the_same_each_time(store, tmp_path, capsys
 def test_making_again_says_it_is_there(store, capsys):
     run("data make four-rooms --transitions 5")
     run("data make four-rooms --transitions 5")
-    assert "was there already" in capsys.readouterr().out
+    assert "already exists" in capsys.readouterr().out
 
 
 def test_import_stores_a_file_for_any_minari_program(store, tmp_path, capsys):
@@ -99,7 +99,7 @@ def test_import_stores_a_file_for_any_minari_program(store, tmp_path, capsys):
     )
     run(f"data import file:{tmp_path / 'log.npz'} --name mine/log")
     output = capsys.readouterr().out
-    assert "minari:mine/log-v0" in output and "left out" in output
+    assert "minari:mine/log-v0" in output and "skipped" in output
     assert "exists already" in failing(
         f"data import file:{tmp_path / 'log.npz'} --name mine/log-v0", capsys
     )
@@ -109,12 +109,12 @@ def test_import_stores_a_file_for_any_minari_program(store, tmp_path, capsys):
     ("arguments", "message"),
     [
         ("data info hoper-medium", "did you mean hopper-medium?"),
-        ("data make nothing", "no dataset is called 'nothing'"),
+        ("data make nothing", "unknown dataset 'nothing'"),
         (
             "data make four-rooms --transitions 0",
             "transitions=0 must be a whole number of at least 1",
         ),
-        ("data make four-rooms --workers 0", "--workers 0 must be at least 1"),
+        ("data make four-rooms --workers 0", "--workers 0: must be at least 1"),
         ("data info d4rl:absent.hdf5", "absent.hdf5: no such file"),
         ("data info four-rooms --plot picture.jpeg", "must end in .png, .pdf or .svg"),
         ("data info four-rooms --plot absent/picture.png", "the folder absent does not exist"),
@@ -125,7 +125,7 @@ def test_import_stores_a_file_for_any_minari_program(store, tmp_path, capsys):
             "train file:log.npz,environment=Pendulum-v11 --run run",
             "Pendulum-v11: this environment is not installed",
         ),
-        ("uncertainty run --penalties", "name at least one penalty"),
+        ("uncertainty run --penalties", "give at least one penalty"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(store, capsys, arguments, message):
@@ -240,3 +240,26 @@ def test_a_remote_dataset_that_cannot_be_reached_fails_in_one_line(store):
     _, error = process.communicate(timeout=120)
     assert process.returncode == 2 and error.strip().count("\n") == 0
     assert "minari:D4RL/door/human-v2" in error and "download failed" in error
+
+
+def test_the_traceback_of_user_code_is_printed_before_the_line(
+    capsys, monkeypatch, tmp_path
+) -> None:
+    (tmp_path / "broken_env.py").write_text(
+        "import gymnasium\n"
+        "def make_broken_env():\n"
+        "    return {}['missing']\n"
+        "gymnasium.register('Broken-v0', entry_point=make_broken_env)\n"
+    )
+    log = tmp_path / "log.npz"
+    rows = np.zeros((20, 2), np.float32)
+    np.savez(log, observations=rows, actions=rows, rewards=rows[:, 0], terminals=rows[:, 0] > 0)
+    monkeypatch.setenv("GELATO_PLUGINS", str(tmp_path / "broken_env.py"))
+    reference = f"file:{log},low=-1,high=1,environment=Broken-v0"
+    with pytest.raises(SystemExit) as exit_:
+        main(["train", reference, "--run", str(tmp_path / "run")])
+    assert exit_.value.code == 2
+    told = capsys.readouterr().err
+    assert "make_broken_env" in told and "KeyError: 'missing'" in told
+    assert "gelato: Broken-v0: the environment is installed" in told.splitlines()[-1]
+    assert not (tmp_path / "run").exists()

@@ -209,7 +209,7 @@ def test_data_of_other_observations_than_the_environments_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["data", "make", "roundabout", "--transitions", "50"], "is counted in episodes"),
+        (["data", "make", "roundabout", "--transitions", "50"], "has its size in episodes"),
         (["data", "make", "roundabout", "--episodes", "0"], "at least 1"),
     ],
 )

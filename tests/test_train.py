@@ -1,6 +1,7 @@
 """Training as a user meets it: from a reference to returns, resumed and refused."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gelato.agents.cloning import Cloning
 from gelato.agents.ppo import PPO
 from gelato.agents.sac import SAC
 from gelato.cli import main
@@ -177,7 +179,7 @@ def test_a_name_a_method_and_a_mixture_of_both_can_be_trained(
     records = train(dataset, tmp_path / "two", [mine, clone], settings=settings, workers=1)
     assert [r["method"] for r in records] == ["mine", "my-clone"]
     assert records[0]["return"] == record["return"]
-    with pytest.raises(InputError, match="each with its own name"):
+    with pytest.raises(InputError, match="and different names"):
         train(dataset, tmp_path / "three", [mine, mine])
     with pytest.raises(InputError, match="'gelatto' is not one of gelato"):
         train(dataset, tmp_path / "three", "gelatto")
@@ -247,11 +249,49 @@ def test_a_method_is_changed_or_refuses_a_change_that_it_would_ignore(parts: Par
     assert change_method(gelato, penalty_weight=7.0).penalty_weight == 7.0
     assert change_method(mopo, penalty="none").penalty_weight == 0.0
     assert change_method(gelato, real_fraction=0.2).real_fraction == 0.2
-    with pytest.raises(InputError, match="use the method sac"):
+    with pytest.raises(InputError, match="use the method `sac`"):
         change_method(gelato, real_fraction=1.0)
     for change in ({"penalty": "geodesic"}, {"penalty_weight": 1.0}, {"real_fraction": 0.5}):
-        with pytest.raises(InputError, match="changes nothing"):
+        with pytest.raises(InputError, match="has no effect"):
             change_method(sac, **change)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"penalty": "geodesic", "penalty_weight": 3.0}, "learns from logged steps only"),
+        ({"agent": Cloning(), "penalty": "none", "real_fraction": 0.5}, "without a fit"),
+        ({"agent": PPO()}, "without a fit"),
+        ({"penalty": 3}, "penalty is 3; give a registered name"),
+    ],
+)
+def test_a_method_refuses_what_it_would_ignore(changes: dict[str, object], message: str) -> None:
+    given: dict[str, object] = {"agent": SAC(), **changes}
+    with pytest.raises(InputError, match=message):
+        Method("mine", **given)
+
+
+def test_a_penalty_without_imagined_steps_is_refused(parts: Parts) -> None:
+    method = make_method("gelato", parts)
+    for changes in ({"real_fraction": 1.0}, {"agent": Cloning()}):
+        with pytest.raises(InputError, match="a penalty has no effect"):
+            replace(method, **changes)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SAC(hidden=(0,)),
+        lambda: SAC(actor_rate=-1.0),
+        lambda: PPO(rate=0.0),
+        lambda: Cloning(hidden=()),
+        lambda: EnsembleConfig(members=0),
+        lambda: EnsembleConfig(members=3, elites=5),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(InputError, match="must be"):
+        make()
 
 
 def test_the_scales_of_penalties_are_kept_in_the_run(finished: Path) -> None:
@@ -283,9 +323,9 @@ def test_the_mdp_of_a_run_is_an_environment_for_others(finished: Path, dataset: 
     env.reset(seed=0)
     _, _, terminated, truncated, infos = zip(*(env.step(np.zeros(2, int)) for _ in range(3)))
     assert infos[0]["penalty"].shape == (2,) and np.any([*terminated, *truncated])
-    with pytest.raises(InputError, match=r"actions have shape \(3,\); it must be \(2,\)"):
+    with pytest.raises(InputError, match=r"actions have shape \(3,\); expected \(2,\)"):
         env.step(np.zeros(3, int))
-    with pytest.raises(InputError, match="penalty weight is -1"):
+    with pytest.raises(InputError, match="penalty_weight=-1"):
         pessimistic_env(finished, penalty_weight=-1.0)
     alone = pessimistic_env(finished, **options)
     observation, _ = alone.reset(seed=0)
@@ -349,7 +389,7 @@ def test_a_changed_setting_is_refused_and_nothing_is_lost(
 ) -> None:
     before = (finished / "results.json").read_bytes()
     other = replace(parts.settings, episodes=3)
-    with pytest.raises(InputError, match="was started with settings episodes 2, not 3"):
+    with pytest.raises(InputError, match="started with another settings: episodes 2, not 3"):
         run_methods(dataset, finished, parts, *METHODS, settings=other)
     assert (finished / "results.json").read_bytes() == before
 
@@ -367,7 +407,7 @@ def test_data_that_cannot_be_fitted_is_refused_before_there_is_a_folder(
 def test_a_number_that_is_not_finite_stops_training_and_says_where(
     dataset: Dataset, parts: Parts, tmp_path: Path
 ) -> None:
-    wild = replace(parts, sac=replace(AGENT, critic_rate=float("nan")))
+    wild = replace(parts, sac=replace(AGENT, critic_rate=float("inf")))
     with pytest.raises(
         InputError, match=r"critic_loss became nan between updates .* \(method sac, seed 0\)"
     ):
@@ -377,11 +417,11 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "four-rooms-hole", "--run", "R", "--episodes", "0"], "episodes is 0"),
-        (["train", "four-rooms-hole", "--run", "R", "--seeds", "0"], "seeds is 0"),
+        (["train", "four-rooms-hole", "--run", "R", "--episodes", "0"], "episodes=0"),
+        (["train", "four-rooms-hole", "--run", "R", "--seeds", "0"], "seeds=0"),
         (
             ["train", "four-rooms-hole", "--run", "R", "--method", "sac", "--penalty", "geodesic"],
-            "a penalty changes nothing",
+            "a penalty has no effect",
         ),
         (
             ["train", "four-rooms-hole", "--run", "R", "--penalty", "geodesc"],
@@ -397,15 +437,15 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
         ),
         (
             ["train", "four-rooms-hole", "--run", "R", "--state-noise", "1", "--method", "sac"],
-            "changes nothing for sac",
+            "has no effect on sac",
         ),
         (
             ["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "1", "--method", "bc"],
-            "a penalty weight changes nothing",
+            "a penalty weight has no effect",
         ),
         (
             ["train", "four-rooms-hole", "--run", "R", "--real-fraction", ".5", "--method", "bc"],
-            "a fraction of real data changes nothing",
+            "--real-fraction has no effect",
         ),
         (
             ["train", "four-rooms-hole", "--run", "R", "--model-updates", "1", "--method", "bc"],
@@ -426,7 +466,7 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
                 "--penalty-weight",
                 "1",
             ],
-            "a penalty weight changes nothing",
+            "a penalty weight has no effect",
         ),
         (
             ["train", "four-rooms-hole", "--run", "R", "--model", "nowhere"],

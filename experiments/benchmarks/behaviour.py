@@ -11,7 +11,7 @@ from gelato.runs.records import merge_records
 
 RESULTS = Path(__file__).parents[2] / "results" / "behaviour.json"
 
-# Return of sampled actions when the policy was trained (200 episodes; 60 for halfcheetah).
+# Returns with sampled actions when the policies were trained (200 episodes; 60 for halfcheetah).
 TRAINED = {
     "hopper-medium": 1385,
     "hopper-expert": 3556,
@@ -24,7 +24,7 @@ ENVIRONMENTS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah":
 
 
 def main() -> None:
-    """Generate, average over whole episodes, record."""
+    """Generate data, average the returns of whole episodes, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transitions", type=int, default=100_000)
     arguments = parser.parse_args()

@@ -1,4 +1,6 @@
-"""Reproduce the paper's driving figure: six tasks × penalties × five seeds, five episodes of data.
+"""Reproduce the driving figure of the paper: six tasks, all penalties, five seeds.
+
+The data of each task has five episodes.
 
 python experiments/benchmarks/driving.py --runs runs/driving
 
@@ -32,25 +34,31 @@ METHODS = ("gelato", "gelato-l2", "gelato-ensemble", "gelato-none", "bc")
 
 
 def main() -> None:
-    """Train and evaluate what is missing, and print the table."""
+    """Train and evaluate the missing policies, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="*", default=list(TASKS), help="of " + ", ".join(TASKS))
+    parser.add_argument("tasks", nargs="*", default=list(TASKS), help="tasks: " + ", ".join(TASKS))
     parser.add_argument("--runs", type=Path, default=Path("runs/driving"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, help="of PPO; default: the preset's")
-    parser.add_argument("--episodes", type=int, default=50, help="of the last evaluation")
-    parser.add_argument("--evaluations", type=int, help="on the way; default: the preset's")
-    parser.add_argument("--way-episodes", type=int, default=5, help="of an evaluation on the way")
-    parser.add_argument("--penalty-weight", type=float)
+    parser.add_argument("--steps", type=int, help="steps of PPO (default: as in the preset)")
+    parser.add_argument("--episodes", type=int, default=50, help="episodes of the last evaluation")
     parser.add_argument(
-        "--workers", type=int, help="simulators side by side; default: one for each core"
+        "--evaluations",
+        type=int,
+        help="number of evaluations during training (default: as in the preset)",
     )
     parser.add_argument(
-        "--models", type=Path, help="folder of an earlier run's tasks, whose models are used again"
+        "--way-episodes", type=int, default=5, help="episodes of an evaluation in training"
+    )
+    parser.add_argument("--penalty-weight", type=float)
+    parser.add_argument(
+        "--workers", type=int, help="number of parallel simulators (default: number of cores)"
+    )
+    parser.add_argument(
+        "--models", type=Path, help="folder of an earlier run whose models are used again"
     )
     arguments = parser.parse_args()
     for name in arguments.tasks:
@@ -104,7 +112,7 @@ def _run(arguments: argparse.Namespace, name: str) -> None:
 def _evaluate(
     arguments: argparse.Namespace, name: str, run: Path, steps: dict[tuple[str, int], int]
 ) -> None:
-    """The last policies, one after the other: what is interrupted loses one of them."""
+    """Evaluate the last policies one after the other; an interruption loses at most one result."""
     there = {
         (record["method"], record["seed"], record["steps"])
         for record in read_records(arguments.results)
@@ -139,7 +147,7 @@ def _record(name: str, method: str, seed: int, steps: int, row: Record) -> Recor
 
 
 def _of_data(name: str, dataset: Dataset) -> Record:
-    """The five episodes themselves."""
+    """Make the record of the logged episodes."""
     data = dataset.transitions
     returns = [float(data.rewards[rows].sum()) for rows in data.episode_slices]
     return {

@@ -1,7 +1,7 @@
 """Train the behaviour policies of the driving datasets, and compare them with random actions.
 
 python experiments/benchmarks/driving_agents.py                    # all six drivers
-python experiments/benchmarks/driving_agents.py racetrack --whole  # train until it is good
+python experiments/benchmarks/driving_agents.py racetrack --whole  # train until the driver is good
 python experiments/benchmarks/driving_agents.py --shipped --episodes 200  # only measure
 
 This writes results/driving_agents.json. Training stops when a driver is better than random but not
@@ -27,15 +27,17 @@ TASKS = {task.name: task for task in DRIVING_TASKS}
 HERE = Path(__file__).parents[2]
 RESULTS = HERE / "results" / "driving_agents.json"
 POLICIES = HERE / "src" / "gelato" / "data" / "policies"
-# The shipped drivers began with plain weights, and they are ReLU networks.
+# The drivers of the package had non-orthogonal initial weights, and they are ReLU networks.
 BEGUN = {"activation": "relu", "orthogonal": False}
 CONFIG = PPO(episodes=8, steps=64, minibatches=8, passes=10, rate=5e-4, discount=0.95, **BEGUN)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps until the driver is shipped, and until it is good; `begin` is the task whose driver it
-    starts from.
+    """How to train one driver.
+
+    Its weights are saved after `steps` steps. After `whole` steps it is good. Training starts from
+    the driver of the task `begin`.
     """
 
     steps: int
@@ -55,20 +57,18 @@ PLANS = {
 
 
 def main() -> None:
-    """Train, ship, measure."""
+    """Train the drivers, save their weights and measure their returns."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="*", default=list(PLANS), help="of " + ", ".join(PLANS))
+    parser.add_argument("tasks", nargs="*", default=list(PLANS), help="tasks: " + ", ".join(PLANS))
     parser.add_argument(
-        "--whole", action="store_true", help="go on training after the driver is shipped"
+        "--whole", action="store_true", help="continue training after the driver is saved"
     )
     parser.add_argument(
-        "--shipped", action="store_true", help="train nothing, measure what is shipped"
+        "--shipped", action="store_true", help="do not train; measure the drivers of the package"
     )
-    parser.add_argument(
-        "--episodes", type=int, default=20, help="of random actions and of the shipped driver"
-    )
+    parser.add_argument("--episodes", type=int, default=20, help="episodes of each policy")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     shipped: dict[str, PPONetworks] = {}
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _train(name: str, shipped: dict[str, PPONetworks], whole: bool) -> PPONetworks:
-    """The driver as it is shipped; its weights go to the package's data."""
+    """Train a driver and save its weights in the data of the package."""
     plan, begun, kept = PLANS[name], time.monotonic(), []
 
     def watch(progress: Progress) -> bool:
@@ -100,7 +100,7 @@ def _train(name: str, shipped: dict[str, PPONetworks], whole: bool) -> PPONetwor
         replace(CONFIG, discount=plan.discount),
         steps=plan.whole if whole else plan.steps,
         learner=None if plan.begin is None else shipped[plan.begin],
-        watch=watch,
+        should_continue=watch,
     )
     layers = enumerate(kept[0].actor.network.layers)
     weights = {

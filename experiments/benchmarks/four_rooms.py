@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def main() -> None:
-    """Fit, measure, record."""
+    """Fit the models, score the distances and write the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parents[2] / "results" / "speed.json"
 
 
 def plain_loop(name: str, transitions: int) -> float:
-    """Seconds a user's own loop takes: `gymnasium.make` as it comes, one process."""
+    """Return the seconds that a plain loop with `gymnasium.make` takes in one process."""
     recipe = RECIPES[name]
     environment = gymnasium.make(recipe.environment)
     policy, rng = (
@@ -34,15 +34,16 @@ def plain_loop(name: str, transitions: int) -> float:
 
 
 def ours(name: str, transitions: int) -> float:
-    """Seconds `generate` takes, the start of its workers included."""
+    """Return the seconds that `generate` takes, including the start of its workers."""
     start = time.perf_counter()
     assert sum(map(len, generate(RECIPES[name], transitions, seed=0))) == transitions
     return time.perf_counter() - start
 
 
 def one_round(name: str, transitions: int) -> tuple[float, float]:
-    """Half the plain loop, ours, the other half: a machine that gets slower meanwhile slows both
-    alike.
+    """Measure half of the plain loop, then `generate`, then the other half.
+
+    A machine that becomes slower meanwhile therefore slows both measurements equally.
     """
     before = plain_loop(name, transitions // 2)
     fast = ours(name, transitions)
@@ -50,7 +51,7 @@ def one_round(name: str, transitions: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Time rounds of both and record the medians."""
+    """Time several rounds of both and write the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "names", nargs="*", default=["hopper-medium", "walker2d-medium", "halfcheetah-medium"]

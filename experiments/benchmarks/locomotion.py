@@ -1,4 +1,4 @@
-"""Reproduce the paper's Table 1: nine locomotion datasets × seven methods × five seeds.
+"""Reproduce Table 1 of the paper: nine locomotion datasets × seven methods × five seeds.
 
 python experiments/benchmarks/locomotion.py --runs runs/locomotion
 
@@ -32,7 +32,7 @@ GROUPS = (("gelato", "gelato-l2", "gelato-ensemble"), ("mopo", "mbpo", "sac"), (
 
 
 def main() -> None:
-    """Train what is missing, and print the table."""
+    """Train the missing policies, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -47,17 +47,19 @@ def main() -> None:
         choices=list(list_methods()),
     )
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--updates", type=int, help="of every policy; default: the preset's")
-    parser.add_argument("--transitions", type=int, help="of every dataset; default: its own")
     parser.add_argument(
-        "--models", type=Path, help="folder of latent models fitted before, DIR/DATASET/model"
+        "--updates", type=int, help="updates of every policy (default: as in the preset)"
+    )
+    parser.add_argument(
+        "--transitions", type=int, help="size of every dataset (default: full size)"
+    )
+    parser.add_argument(
+        "--models", type=Path, help="folder DIR of fitted latent models DIR/DATASET/model"
     )
     parser.add_argument("--minutes", type=float, default=float("inf"))
     arguments = parser.parse_args()
     if (arguments.updates or arguments.transitions) and arguments.results == RESULTS:
-        parser.error(
-            "results of other sizes do not belong in the table; name another file by --results"
-        )
+        parser.error("--updates and --transitions need another file for the results: set --results")
     begun = time.monotonic()
     longest = dict.fromkeys(GROUPS, 0.0)
     for name in arguments.datasets:
@@ -91,7 +93,7 @@ def _train(
     methods: list[Method],
     rows: list[Record],
 ) -> float:
-    """Train methods that share a model, and record what they came to; the seconds it took."""
+    """Train methods that share a model, write their results, and return the seconds."""
     name, names = str(rows[0]["dataset"]), [method.name for method in methods]
     run = arguments.runs / name / "-".join(names)
     as_preset = arguments.updates is arguments.transitions is arguments.models is None
@@ -100,9 +102,11 @@ def _train(
     start = time.monotonic()
     records = train(dataset, run, methods, seeds=arguments.seeds, model=model)
     seconds = time.monotonic() - start
-    own = {row["method"]: row for row in rows}
+    settings = {row["method"]: row for row in rows}
     merge_records(
-        arguments.results, [{**r, **own[r["method"]], "device": device()} for r in records], KEYS
+        arguments.results,
+        [{**r, **settings[r["method"]], "device": device()} for r in records],
+        KEYS,
     )
     what = f"from the data of {name} to {', '.join(names)}, {arguments.seeds} seeds"
     print(f"{what}: {seconds:.0f} s", flush=True)
@@ -112,7 +116,7 @@ def _train(
 
 
 def _describe_settings(name: str, methods: list[Method], dataset: Dataset) -> list[Record]:
-    """Describe the rows to make; a row with other settings is made again."""
+    """Describe the rows of the results; a stored row with other settings is made again."""
     plan = make_plan(dataset, methods)
     rows: list[Record] = []
     for method in methods:

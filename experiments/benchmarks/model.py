@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def overrides(settings: list[str]) -> dict[str, object]:
-    """`name=value` pairs as settings of `ModelConfig`."""
+    """Convert `name=value` pairs to settings of `ModelConfig`."""
     kinds = {field.name: field.type for field in fields(ModelConfig)}
     values: dict[str, object] = {}
     for setting in settings:
@@ -40,8 +40,9 @@ def overrides(settings: list[str]) -> dict[str, object]:
 
 
 def median_rate(metrics: Path, phase: str) -> float:
-    """Updates per second of a phase's typical block: compilation, and whatever else interrupts,
-    aside.
+    """Return the median updates per second over the blocks of a phase.
+
+    The median ignores compilation and interruptions.
     """
     with metrics.open(newline="") as file:
         return float(
@@ -56,7 +57,7 @@ def median_rate(metrics: Path, phase: str) -> float:
 
 
 def main() -> None:
-    """Fit, check, record."""
+    """Fit the models, check them and write the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -66,7 +67,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=RESULTS / "model.json")
     parser.add_argument(
-        "--set", nargs="*", default=[], help="settings to change, name=value; named in the record"
+        "--set",
+        nargs="*",
+        default=[],
+        help="settings to change, name=value; the record names them",
     )
     arguments = parser.parse_args()
     for reference in arguments.references:

@@ -1,4 +1,4 @@
-"""Measure updates per second of the model's fit at the paper's size, for one and several seeds.
+"""Measure updates per second of a model fit with the paper's sizes, for one and several seeds.
 
 python experiments/benchmarks/model_speed.py hopper-medium --seeds 1 5
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from gelato.data.reference import load
 from gelato.model.config import PAPER
-from gelato.model.fit import MEANS, begin_phase, new_models, prepare_data, run_block
+from gelato.model.fit import MEANS, begin_phase, make_models, prepare_data, run_block
 from gelato.model.split import split_dataset
 from gelato.runs.records import record_speed
 
@@ -21,12 +21,12 @@ RESULTS = Path(__file__).parents[2] / "results" / "speed.json"
 
 
 def seconds_per_block(reference: str, seeds: int, updates: int, blocks: int) -> float:
-    """The median time of a block of updates of all seeds, after one that compiles."""
+    """Return the median time of a block of updates of all seeds, without compilation."""
     dataset = load(reference)
     split = split_dataset(dataset, PAPER.held_out_fraction, rewards_to_unit_range=True)
     train, numbers = split.train, jnp.arange(seeds)
     constants = (prepare_data(*split.parts, split.scaling, PAPER, range(seeds)), numbers)
-    models = new_models(PAPER, train.states.shape[1], train.action_space, numbers)
+    models = make_models(PAPER, train.states.shape[1], train.action_space, numbers)
     state = begin_phase(PAPER, MEANS, models)
     times = []
     for _ in range(blocks + 1):
@@ -38,7 +38,7 @@ def seconds_per_block(reference: str, seeds: int, updates: int, blocks: int) -> 
 
 
 def main() -> None:
-    """Time every number of seeds and record it against one."""
+    """Time every number of seeds and compare it with one seed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

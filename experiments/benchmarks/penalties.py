@@ -19,7 +19,7 @@ from gelato.runs.records import record_speed
 from gelato.uncertainty.build import PenaltyInputs, build_penalty, choose_segments
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
-from gelato.uncertainty.registry import penalty_names
+from gelato.uncertainty.registry import list_penalties
 
 RESULTS = Path(__file__).parents[2] / "results" / "speed.json"
 STEPS = 10_000
@@ -29,7 +29,7 @@ STEPS = 10_000
 def imagine(
     model: LatentModel, penalty: AbstractPenalty, embeddings: jax.Array, key: jax.Array
 ) -> Any:
-    """A step of the model from every embedding: the next latent state, the reward, the penalty."""
+    """Imagine a step from every embedding: the next latent state, the reward and the penalty."""
     keys = jax.random.split(key, len(embeddings))
     z = jax.vmap(lambda e, key: model.imagine(e, key=key))(embeddings, keys)
     return z, jax.vmap(lambda e: model.reward(e).mean)(embeddings), penalise(penalty, embeddings)
@@ -38,7 +38,7 @@ def imagine(
 def seconds(
     model: LatentModel, penalty: AbstractPenalty, embeddings: jax.Array, rounds: int
 ) -> float:
-    """The median time of a call, after one that compiles."""
+    """Return the median time of a call, without compilation."""
     times = []
     for _ in range(rounds + 1):
         start = time.perf_counter()
@@ -48,17 +48,19 @@ def seconds(
 
 
 def main() -> None:
-    """Time every penalty and record it against the ensemble's."""
+    """Time every penalty and compare it with the ensemble penalty."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path)
     parser.add_argument("--points", type=int)
     parser.add_argument("--rounds", type=int, default=3)
-    names = penalty_names("latent")
+    names = list_penalties("latent")
     parser.add_argument("--penalties", nargs="+", default=list(names), choices=names)
     parser.add_argument(
-        "--solved", action="store_true", help="solve for geodesics, where training takes chords"
+        "--solved",
+        action="store_true",
+        help="compute geodesics with the solver, not chords as in training",
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()

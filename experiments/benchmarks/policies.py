@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parents[2] / "results" / "speed.json"
 
 
 def main() -> None:
-    """Time epochs in one process and record their ratios."""
+    """Time epochs in one process and write their ratios."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--points", type=int)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--updates", type=int, help="in an epoch")
+    parser.add_argument("--updates", type=int, help="updates in an epoch")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     fitted = load_model(arguments.run)
@@ -84,12 +84,12 @@ def _seeds(count: int) -> str:
 
 
 def repeat_seeds(fitted: FittedModel, seeds: int) -> FittedModel:
-    """Repeat seeds up to that number; a repeated seed costs as much as another."""
+    """Repeat seeds up to that number; a repeated seed takes as long as a new seed."""
     return fitted.of_seeds(tuple(fitted.seeds[index % len(fitted.seeds)] for index in range(seeds)))
 
 
 def epoch(fitted: FittedModel, name: str, parts: Parts) -> Callable[[], None]:
-    """Return a function that trains one more epoch of a method with every call."""
+    """Return a function that trains one epoch of a method per call."""
     method = replace(make_method(name, parts), penalty_weight=1.0)
     agent, latent = method.agent, FittedLatent(fitted, parts.latent.state_noise)
     with tempfile.TemporaryDirectory() as folder:
@@ -113,8 +113,9 @@ def epoch(fitted: FittedModel, name: str, parts: Parts) -> Callable[[], None]:
 
 
 def seconds(epochs: Sequence[Callable[[], None]], rounds: int) -> list[float]:
-    """Median times, taken in turns, so that a machine that slows down slows all; the first round
-    compiles.
+    """Return median times. The epochs run in turn, so that a slower machine slows all of them.
+
+    The first round compiles and is not counted.
     """
     times: list[list[float]] = []
     for _ in range(rounds + 1):

@@ -1,4 +1,4 @@
-"""Measure how time and memory of a `gelato` epoch grow with the data, the neighbours and the seeds.
+"""Measure how time and memory of an epoch grow with data, neighbours and seeds.
 
 python experiments/benchmarks/scaling.py runs/hopper
 
@@ -27,7 +27,7 @@ from gelato.training.presets import choose_parts
 
 RESULTS = Path(__file__).parents[2] / "results" / "scaling.json"
 KEYS = ("device", "dataset", "transitions", "neighbours", "seeds", "updates")
-# Transitions, K, seeds: each varied around the setting of the tables.
+# Transitions, K and seeds: one value at a time differs from the setting of the tables.
 CELLS = (
     (1_000_000, 20, 5),
     (100_000, 20, 5),
@@ -41,21 +41,25 @@ CELLS = (
 
 
 def main() -> None:
-    """Measure what is missing."""
+    """Measure the missing cells."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path, help="folder of a fitted latent model")
     parser.add_argument(
-        "--cell", type=int, nargs=3, metavar=("TRANSITIONS", "K", "SEEDS"), help="measure it here"
+        "--cell",
+        type=int,
+        nargs=3,
+        metavar=("TRANSITIONS", "K", "SEEDS"),
+        help="measure one cell in this process",
     )
-    parser.add_argument("--updates", type=int, default=1_000, help="in an epoch")
+    parser.add_argument("--updates", type=int, default=1_000, help="updates in an epoch")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.cell is not None:
         print(json.dumps(measure(arguments.run, *arguments.cell, arguments.updates)))
         return
-    # Asked of a process of its own: this one leaves the device's memory to the cells.
+    # Another process finds the device, so that this process does not reserve its memory.
     ask = [sys.executable, "-c", "from gelato.runs.records import device; print(device())"]
     here = subprocess.run(ask, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     dataset = Run(arguments.run).description["data"]["reference"]
@@ -79,7 +83,7 @@ def main() -> None:
 
 
 def measure(run: Path, transitions: int, neighbours: int, seeds: int, updates: int) -> Record:
-    """Time and memory of one cell; too little data is repeated, which costs what more would."""
+    """Measure time and memory of one cell; data is repeated if there is too little."""
     fitted = load_model(run)
     rows = np.arange(transitions) % len(fitted.dataset.transitions)
     dataset = replace(fitted.dataset, transitions=fitted.dataset.transitions[rows])

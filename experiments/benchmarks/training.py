@@ -30,10 +30,12 @@ def main() -> None:
     parser.add_argument("reference")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
-        "--updates", type=int, help="of policies and models, for a trial; default: the preset's"
+        "--updates",
+        type=int,
+        help="updates of policies and models, for a trial (default: as in the preset)",
     )
     parser.add_argument(
-        "--alone", action="store_true", help="time these seeds, here, and print the seconds"
+        "--alone", action="store_true", help="train in this process and print the seconds"
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -61,7 +63,7 @@ def _measure(arguments: argparse.Namespace, seeds: int) -> float:
 
 
 def seconds(reference: str, seeds: int, updates: int | None) -> float:
-    """How long one training takes; data that has to be made first is not counted."""
+    """Return the seconds of one training, without the time to make the dataset."""
     load(reference)
     start = time.perf_counter()
     dataset = load(reference)

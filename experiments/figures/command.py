@@ -1,4 +1,4 @@
-"""The command line of a figure's script: `--run RUN --out FILE`, and what else it draws from."""
+"""The command line of a figure script: `--run RUN --out FILE` and other inputs of the figure."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Driving: return and crash rate by training steps, a column for each task.
+"""Draw return and crash rate of driving tasks over training steps, one column per task.
 
 python experiments/figures/driving.py --run results/driving.json --out FILE.png
 """
@@ -22,7 +22,7 @@ from gelato.tasks.driving import DRIVING_TASKS
 
 TASKS = {task.name: task for task in DRIVING_TASKS}
 
-# Colour, line and marker each identify a method, so that one of them is enough.
+# Colour, line style and marker each identify a method, so that readers need only one of them.
 _LOOKS = {
     "gelato": ("geodesic (GELATO)", BLUE, "-", "o"),
     "gelato-l2": ("latent ℓ2", ORANGE, "--", "s"),
@@ -40,14 +40,16 @@ def read_driving(path: Path) -> list[Record]:
     needed = {"dataset", "method", "seed", "steps", "return", "crash_rate"}
     missing = needed - set(records[0] if records else ())
     if missing:
-        raise InputError(f"{path}: its records have no {', '.join(sorted(missing))}")
+        raise InputError(
+            f"{path}: not results of driving: records lack {', '.join(sorted(missing))}"
+        )
     if not any(record["dataset"] in TASKS for record in records):
         raise InputError(f"{path}: no records of driving; {_WRITER} writes them")
     return records
 
 
 def draw_driving(request: FigureRequest) -> None:
-    """Draw return above and crash rate below, a column for each task."""
+    """Draw return above and crash rate below, one column per task."""
     records = read_driving(request.run)
     tasks = [name for name in TASKS if select(records, dataset=name)]
     figure = Figure(figsize=(max(2.1 * len(tasks), 8.0), 4.2), layout="constrained")
@@ -66,9 +68,9 @@ def draw_driving(request: FigureRequest) -> None:
 
 
 def _draw_panel(axes: Axes, records: Sequence[Record], field: str) -> None:
-    """Draw curves during training and, apart from them, the last policies.
+    """Draw curves during training and separate points for the last policies.
 
-    The last policies were evaluated on other and more episodes.
+    The last policies were evaluated on more and different episodes.
     """
     for place, method in enumerate(_LOOKS):
         of_method = select(records, method=method)
@@ -103,7 +105,7 @@ def _draw_method(
 
 
 def _half_width(values: Float[np.ndarray, " seeds"]) -> float:
-    """Half of the 95% interval of a mean over seeds (Student's)."""
+    """Return half the width of the 95% interval of a mean over seeds (Student's t)."""
     if len(values) < 2:
         return 0.0
     quantile = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)

@@ -1,4 +1,4 @@
-"""The paper's t-SNE figure of driving data: numbered states of one episode, and their pictures.
+"""Draw the t-SNE figure of the paper: numbered states of one driving episode, with pictures.
 
 python experiments/figures/embedding.py --run RUN --out FILE.png
 """
@@ -12,7 +12,7 @@ from gelato.report.figures import FigureRequest
 
 
 def draw_driving_embedding(request: FigureRequest) -> None:
-    """Draw the embedding; other data than driving has no pictures."""
+    """Draw the embedding; only driving data has pictures."""
     fitted = request.load_model()
     pictures = replay_episode(fitted.dataset)
     draw_embedding(fitted, request.out, request.points, pictures)

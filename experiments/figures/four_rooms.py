@@ -1,4 +1,4 @@
-"""The paper's figure of Four Rooms: volume measure, geodesic, latent and land distance.
+"""Draw the Four Rooms figure of the paper: volume, geodesic, latent and land distance.
 
 python experiments/figures/four_rooms.py --run RUN --out FILE.png
 """
@@ -15,23 +15,24 @@ from matplotlib.patches import Rectangle
 from experiments.figures.command import run_figure
 from experiments.rooms import check_rooms, encode_cells
 from gelato.report.figures import FigureRequest
-from gelato.report.latent_space import decoder_metric, draw_volume, measure_plane
+from gelato.report.latent_space import build_decoder_metric, draw_volume, measure_plane
 from gelato.report.style import GREY, INK, MARK, SHADE, save
-from gelato.tasks.four_rooms import FREE, SIZE, free_cells, land_distances
+from gelato.tasks.four_rooms import FREE, SIZE, compute_walking_distances, list_free_cells
 
-# In the first room, next to the wall: the cell behind the wall is near by air and far by land.
+# This cell is next to a wall. The cell behind the wall is near in a straight line, but far to walk.
 MARKED = (0, 6)
 
 
 def draw_four_rooms(request: FigureRequest) -> None:
-    """Draw (a) codes over `√det G`, then (b) geodesic, (c) latent and (d) land distance to a marked
-    cell.
+    """Draw codes over `√det G` (a), and distances to a marked cell.
+
+    The distances are geodesic (b), latent (c) and land distance (d).
     """
     fitted = request.load_model()
     check_rooms(fitted)
     model = fitted.seed(0)
-    metric, codes = decoder_metric(model), encode_cells(fitted, model)
-    marked = int(np.flatnonzero((free_cells() == MARKED).all(axis=1))[0])
+    metric, codes = build_decoder_metric(model), encode_cells(fitted, model)
+    marked = int(np.flatnonzero((list_free_cells() == MARKED).all(axis=1))[0])
     figure = Figure(figsize=(9.6, 2.9), layout="constrained")
     axes = figure.subplots(1, 4)
     draw_volume(axes[0], metric, codes)
@@ -44,7 +45,7 @@ def draw_four_rooms(request: FigureRequest) -> None:
     panels = [
         ("(b) geodesic distance", "along the metric", geodesic),
         ("(c) Euclidean latent distance", "in latent units", latent),
-        ("(d) true land distance", "steps of one cell", land_distances()[marked]),
+        ("(d) true land distance", "steps of one cell", compute_walking_distances()[marked]),
     ]
     for axis, (title, label, distances) in zip(axes[1:], panels, strict=True):
         image = _draw_plan(axis, distances)
@@ -57,7 +58,7 @@ def _draw_plan(axes: Axes, distances: Float[np.ndarray, " cells"]) -> AxesImage:
     values = np.full(FREE.shape, np.nan)
     values[FREE] = distances
     image = axes.imshow(values, extent=(0, SIZE, SIZE, 0), vmin=0, interpolation="none")
-    # Hatched, so that a wall does not look like a distance, even in grey.
+    # Walls are hatched, so that they do not look like a distance, even in grey.
     axes.add_patch(
         Rectangle((0, 0), SIZE, SIZE, hatch="//////", fc=SHADE, ec=GREY, linewidth=0, zorder=-1)
     )

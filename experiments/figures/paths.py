@@ -1,4 +1,4 @@
-"""Where policies walk in Four Rooms: the data with its hole, the penalty, and each method's walks.
+"""Draw the walks of policies in Four Rooms, next to the data with its hole and the penalty.
 
 python experiments/figures/paths.py --run RUN --out FILE.png
 """
@@ -23,7 +23,15 @@ from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, INK, MARK, SHADE, save
 from gelato.runs.folder import Run
 from gelato.tasks import make_environment
-from gelato.tasks.four_rooms import ACTIONS, FOUR_ROOMS_GOAL, FREE, GOAL, SIZE, cell_at, position
+from gelato.tasks.four_rooms import (
+    ACTIONS,
+    FOUR_ROOMS_GOAL,
+    FREE,
+    GOAL,
+    SIZE,
+    encode_position,
+    find_cell,
+)
 from gelato.training.policies import TrainedPolicy, most_valued
 from gelato.uncertainty.build import build_penalty
 from gelato.uncertainty.calibration import calibrate
@@ -37,13 +45,13 @@ _HOLE = next(recipe.hole for recipe in RECIPES.values() if recipe.hole is not No
 def draw_paths(request: FigureRequest) -> None:
     """Draw data, penalty and walks of a run of `gelato train four-rooms-hole`.
 
-    Of several seeds, draw the one that its pessimistic MDP values most.
+    For each method, draw the seed with the highest critic value.
     """
     run = request.run
     policies = most_valued(run)
     if policies[0].environment != FOUR_ROOMS_GOAL.environment:
         name = shorten_reference(policies[0].dataset)
-        raise InputError(f"{run}: was trained on {name}; train on four-rooms-hole")
+        raise InputError(f"{run}: was trained on {name}. Train on four-rooms-hole")
     given = Run(run).description.get("model")
     fitted = load_model(Path(given) if given else run / "model")
     figure = Figure(figsize=(2.9 * (2 + len(policies)), 3.5), layout="constrained")
@@ -89,7 +97,7 @@ def _draw_plan(axes: Axes, title: str) -> None:
 def _count_visits(fitted: FittedModel) -> Float[np.ndarray, "rows columns"]:
     counts = np.zeros(FREE.shape)
     for state in np.asarray(fitted.dataset.transitions.states):
-        counts[cell_at(state)] += 1
+        counts[find_cell(state)] += 1
     return counts
 
 
@@ -105,7 +113,7 @@ def _penalise_plan(fitted: FittedModel, seed: int) -> Float[np.ndarray, "rows co
     def embed_one(state: Float[Array, " state"]) -> Float[Array, " embedding"]:
         return model.embedding(model.encode(state).mean, right)
 
-    states = jnp.asarray(fitted.scaling.states(position(cells)))
+    states = jnp.asarray(fitted.scaling.states(encode_position(cells)))
     values = penalise(penalty, jax.vmap(embed_one)(states))
     plan = np.full(FREE.shape, np.nan)
     plan[tuple(cells.T)] = np.asarray(values)
@@ -125,7 +133,7 @@ def _draw_walks(axes: Axes, trained: TrainedPolicy) -> None:
             cells.append(info["cell"])
             total, ended = total + float(reward), terminated or truncated
         returns.append(total)
-        # Slightly shifted, so that walks over the same cells stay visible.
+        # Each walk is shifted slightly, so that walks over the same cells stay visible.
         walk = np.array(cells) + (seed - _WALKS / 2) * 0.06
         axes.plot(walk[:, 1], walk[:, 0], color=INK, linewidth=0.9, alpha=0.8, zorder=2)
         axes.plot(*walk[0, ::-1], "o", color=INK, markersize=3, zorder=2)

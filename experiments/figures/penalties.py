@@ -1,4 +1,4 @@
-"""Every penalty over the plan of Four Rooms and a ring outside it.
+"""Draw every penalty over the plan of Four Rooms and a ring of cells around it.
 
 python experiments/figures/penalties.py --run RUN --out FILE.png
 """
@@ -24,7 +24,7 @@ from gelato.uncertainty.build import PenaltyInputs, build_penalty
 from gelato.uncertainty.calibration import calibrate
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import penalise
-from gelato.uncertainty.registry import penalty_names
+from gelato.uncertainty.registry import list_penalties
 
 RING = 3
 # Points along the side of a cell.
@@ -32,14 +32,14 @@ _DENSITY = 1
 
 
 def draw_penalties(request: FigureRequest) -> None:
-    """Draw the calibrated penalties side by side, each the mean over the four moves."""
+    """Draw the calibrated penalties in one figure, each as the mean over the four moves."""
     fitted = request.load_model()
     check_rooms(fitted)
     model = fitted.seed(0)
     embeddings = embed_plan(fitted, model)
     side, _, moves, size = embeddings.shape
     train, held_out = (embed(model, fitted.scaling, part) for part in fitted.parts)
-    shown = [name for name in penalty_names("latent") if name != "none"]
+    shown = [name for name in list_penalties("latent") if name != "none"]
     columns = -(-len(shown) // 2)
     figure = Figure(figsize=(2.4 * columns, 5.2), layout="constrained")
     axes = figure.subplots(2, columns).ravel()
@@ -74,13 +74,13 @@ def embed_plan(
 
 def _draw_map(axes: Axes, values: Float[np.ndarray, "side side"], title: str) -> None:
     low, high = -RING - 0.5 / _DENSITY, SIZE - 1 + RING + 0.5 / _DENSITY
-    # The largest hundredth, far out in the ring, must not use up the range of colours.
+    # The largest 1% of values, far out in the ring, would otherwise use most of the colours.
     image = axes.imshow(
         values, extent=(low, high, high, low), vmin=0, vmax=float(np.quantile(values, 0.99)) or 1.0
     )
     cells = np.pad(FREE, 1).astype(float)
     places = np.arange(-1, SIZE + 1)
-    # Cells eight times finer, so that the outline keeps its corners.
+    # Each cell is divided into 8×8 parts, so that the outline has sharp corners.
     fine = np.repeat(np.repeat(cells, 8, axis=0), 8, axis=1)
     where = np.linspace(places[0] - 0.5 + 1 / 16, places[-1] + 0.5 - 1 / 16, len(fine))
     axes.contour(where, where, fine, levels=[0.5], colors=["white"], linewidths=0.7)

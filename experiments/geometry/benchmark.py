@@ -6,10 +6,10 @@ stochman runs on the same pairs, on a CPU only, if it is installed: pip install 
 
 Each record holds `device, solver, dimension, range, per_second, median_error, p95_error`. Errors
 are relative to the length that a converged solver finds. `times_stochman` is the speed of the
-default solver divided by the speed of stochman's fastest setting whose median error is no greater.
+default solver divided by the speed of the fastest stochman setting with no greater median error.
 Near pairs are neighbours (one of the 20 nearest among 20,000 points); far pairs are random. The
-solvers take turns and the best of several rounds counts, so that other work on the machine slows
-all of them equally.
+solvers run in turn and the fastest of several rounds counts, so that other programs on the machine
+slow all of them equally.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    parser.add_argument("--json", action="store_true", help="print only one JSON object")
     parser.add_argument(
         "--dimensions",
         type=parse_positive,
@@ -97,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--results",
         type=Path,
-        help="also write the records to this file; they replace older ones of the same device",
+        help="also write the records to this file, replacing older records of the same device",
     )
     parser.add_argument(
         "--batch",
@@ -128,7 +128,7 @@ def parse_positive(text: str) -> int:
 
 
 def choose_solvers(dim: int) -> dict[str, tuple[AbstractSolver, int]]:
-    """List the solvers; each is timed on the batch size divided by the number beside it."""
+    """List the solvers; each number divides the batch size on which the solver is timed."""
     solvers: dict[str, tuple[AbstractSolver, int]] = {
         "straight": (Straight(), 1),
         "near": (Near(), 1),
@@ -198,7 +198,7 @@ def _measure_dimension(
         contestants = []
         for name, (run, share) in compiled.items():
             contestants.append(_build_contestant(name, run, metric, pairs, share))
-        # stochman's numbers are for machines without an accelerator.
+        # stochman is compared only on machines without an accelerator.
         if stochman_solver.is_installed() and jax.default_backend() == "cpu":
             contestants += stochman_solver.build_contestants(decoder, metric, few)
         truth = np.asarray(reference(metric, *few))

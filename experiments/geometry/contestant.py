@@ -1,4 +1,4 @@
-"""One contestant of the benchmark: a solver with the pairs that it is timed on."""
+"""One contestant of the benchmark: a solver and the pairs on which it is timed."""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -13,8 +13,8 @@ Pairs = tuple[Float[Array, "pairs dim"], Float[Array, "pairs dim"]]
 class Contestant(NamedTuple):
     """A solver and its pairs.
 
-    `variants` are calls that solve all pairs; the fastest one counts. `lengths` returns the lengths
-    that the solver finds for the checked pairs; calling it also compiles the solver.
+    `variants` are calls that solve all pairs; the fastest call counts. `lengths` returns the
+    lengths that the solver finds for the checked pairs; calling it also compiles the solver.
     """
 
     name: str

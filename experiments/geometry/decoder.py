@@ -1,7 +1,7 @@
 """The decoder of the benchmark: an ensemble of Gaussian SiLU networks fitted to a curved map.
 
-The targets have eleven dimensions, like a Hopper state. At `d = 35` only the ensemble makes `G`
-regular.
+The targets have eleven dimensions, like a Hopper state. At `d = 35`, `G` is regular only because
+of the ensemble.
 """
 
 import equinox as eqx
@@ -41,7 +41,7 @@ def build_metric(decoder: Decoder) -> EnsemblePullback:
 
 
 def sample_latents(dim: int, count: int, *, key: PRNGKeyArray) -> Float[Array, "count dim"]:
-    """Sample points near a curved sheet of at most six dimensions, as embedded trajectories are."""
+    """Sample points near a curved sheet of at most six dimensions, like embedded trajectories."""
     intrinsic = min(dim, 6)
     sheet_key, noise_key = jr.split(key)
     R = jr.normal(jr.key(2), (dim, intrinsic), dtype=jnp.float32)
@@ -59,7 +59,7 @@ def draw_target(dim: int) -> tuple[Float[Array, "hidden dim"], Float[Array, "out
 
 
 def train(dim: int, steps: int = 600, batch: int = 256) -> Decoder:
-    """Fit the ensemble by Gaussian likelihood; each member has its own batches. Deterministic."""
+    """Fit the ensemble by Gaussian likelihood with separate batches per member; deterministic."""
     W, A = draw_target(dim)
     init_key, data_key = jr.split(jr.key(0))
     decoder = Decoder(dim, key=init_key)

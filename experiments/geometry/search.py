@@ -1,6 +1,6 @@
-"""Time the exact search for nearest neighbours, on a CPU beside FAISS flat.
+"""Time the exact search for nearest neighbours; on a CPU, compare it with FAISS flat.
 
-Both search an index that was built before, and take turns. The error is the fraction of true
+Both search a prepared index, and run in turn. The error is the fraction of true
 neighbours that were missed.
 """
 
@@ -22,7 +22,7 @@ REPEATS, CHECKED = 10, 32
 
 
 def search_records(rows: int | None = None) -> Iterator[dict[str, Any]]:
-    """Time searches for the 20 nearest of 1,024 queries in a million rows (100,000 on a CPU)."""
+    """Time searches for the 20 nearest rows of 1,024 queries in a million rows (CPU: 100,000)."""
     on_cpu = jax.default_backend() == "cpu"
     rows = rows or (100_000 if on_cpu else 1_000_000)
     rng = np.random.default_rng(0)

@@ -1,9 +1,9 @@
 """Run stochman 0.3.0, the best public library for geodesics, on the same decoder and pairs.
 
 It needs PyTorch (extra `bench`). Its `EmbeddedManifold` minimises the energy of the decoded chords
-along a cubic spline by Adam, here for a whole batch; 150 steps on 20 points are its default. Our
+along a cubic spline with Adam, here for a whole batch; its default is 150 steps on 20 points. Our
 quadrature measures the curves that it returns, so that only curves are compared. The faster of one
-and two threads counts, because a second thread often slows PyTorch down here.
+and two threads counts, because a second thread often makes PyTorch slower in this benchmark.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +23,14 @@ from gelato.geometry import AbstractMetric
 # (steps of Adam, points on the curve)
 SETTINGS = [*((steps, 10) for steps in (10, 15, 20, 25, 30, 40, 50)), (150, 20)]
 THREADS = (1, 2)
-# Each number of threads is tried for TRIAL_SECONDS; one that is SLOW_FACTOR times slower than the
-# best is not timed further.
+# Each number of threads is tried for TRIAL_SECONDS. A number that is SLOW_FACTOR times slower than
+# the fastest is not timed further.
 TRIAL_SECONDS, SLOW_FACTOR = 2.0, 1.5
 GRID = 64
 
 
 def is_installed() -> bool:
-    """Tell whether stochman and PyTorch can be imported."""
+    """Return whether stochman and PyTorch can be imported."""
     return find_spec("stochman") is not None and find_spec("torch") is not None
 
 

@@ -8,7 +8,7 @@ _INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 def run() -> None:
-    """Run the command line; an interrupt during the imports ends as quietly as a later one."""
+    """Run the command line. Ctrl-C during the imports also exits without a traceback."""
     try:
         from gelato.cli import main
 

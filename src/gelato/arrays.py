@@ -1,6 +1,6 @@
 """Stack pytrees, take rows of them, and map over rows in chunks of bounded memory.
 
-Stacking and taking are one compiled program each; leaf by leaf they would be hundreds.
+`stack` and `take` each run as one compiled program, not as one operation per leaf.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ def take(tree: Any, index: int | Int[np.ndarray, " k"]) -> Any:
 
 
 def copy_arrays(tree: Any) -> Any:
-    """Copy every array into a buffer of its own.
+    """Copy every array into a separate buffer.
 
-    A block of training donates the buffers of the state it is given, and no two arrays may share
-    one. Weak types become strong ones, as in an array that was saved and loaded.
+    A training block donates the buffers of its input state, so two arrays must not share a buffer.
+    Weakly typed arrays become strongly typed, like arrays loaded from a file.
     """
 
     def copy(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How training is compiled, what it costs, and where compiled programs are kept.
+"""Compile training programs, estimate their cost, and cache compiled programs.
 
 Compiled programs are kept in `~/.cache/gelato`, so that the second run of a command starts sooner.
 Set the environment variable GELATO_COMPILATION_CACHE to another folder, or to `off`.
@@ -22,10 +22,11 @@ P = ParamSpec("P")
 # Programs that compile faster than this are not worth a file.
 _CACHED_SECONDS = 0.5
 T = TypeVar("T")
-# From this size on, moving an array costs more than its own kernel.
+# Above this size, copying an array costs more than launching a separate kernel for it.
 _LARGE = 2**15
 _OPTIONS = {
-    # An update is many small kernels, and most need not wait for each other. By default they do.
+    # An update launches many small kernels. Most of them are independent, but XLA runs them one
+    # after the other by default.
     "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
     # By default products that share a factor become one, which then waits for both.
     "xla_gpu_dot_merger_threshold_mb": 0,
@@ -33,7 +34,7 @@ _OPTIONS = {
 
 
 def enable_compilation_cache() -> None:
-    """Keep compiled programs between processes, unless the user configured JAX's own cache."""
+    """Keep compiled programs between processes, unless the user configured the cache of JAX."""
     folder = os.environ.get("GELATO_COMPILATION_CACHE", "")
     configured = jax.config.values["jax_compilation_cache_dir"]
     if folder.lower() == "off" or configured is not None:
@@ -47,13 +48,14 @@ enable_compilation_cache()
 
 
 def compile_training(function: Callable[P, T]) -> Callable[P, T]:
-    """Compile a block of updates: a function of constants and of a state that it consumes."""
+    """Compile a block of updates: `function(constants, state)`; the buffers of `state` are
+    donated."""
     compile_it: Any = eqx.filter_jit  # Its type stub does not know `compiler_options`.
     return compile_it(function, donate="all-except-first", compiler_options=_OPTIONS)
 
 
 def fuse_small_arrays(optimiser: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return the same optimiser with all small arrays in one, and large arrays as they are.
+    """Return an equivalent optimiser that joins all small arrays into one and keeps large arrays.
 
     On an accelerator every array costs one kernel per operation. For a small array that is the
     whole cost. `optax.flatten` also moves the large arrays, which takes 22 µs of an update's 444
@@ -61,17 +63,17 @@ def fuse_small_arrays(optimiser: optax.GradientTransformation) -> optax.Gradient
     """
 
     def init(parameters: Any) -> Any:
-        return optimiser.init(_gather(parameters))
+        return optimiser.init(_join_small_arrays(parameters))
 
     def update(gradient: Any, state: Any, parameters: Any = None) -> tuple[Any, Any]:
-        known = None if parameters is None else _gather(parameters)
-        change, state = optimiser.update(_gather(gradient), state, known)
+        known = None if parameters is None else _join_small_arrays(parameters)
+        change, state = optimiser.update(_join_small_arrays(gradient), state, known)
         return _scatter(change, gradient), state
 
     return optax.GradientTransformation(init, update)
 
 
-def _gather(tree: Any) -> list[Array]:
+def _join_small_arrays(tree: Any) -> list[Array]:
     leaves = jax.tree.leaves(tree)
     small = [leaf.ravel() for leaf in leaves if leaf.size < _LARGE]
     return [leaf for leaf in leaves if leaf.size >= _LARGE] + (
@@ -96,7 +98,7 @@ TRAINED_PASSES = 3
 
 @dataclass(frozen=True)
 class Work:
-    """What a stage of training costs: multiply-adds, updates (launches) and programs to compile."""
+    """Cost of a training stage: multiply-adds, updates (launches) and programs to compile."""
 
     products: float = 0.0
     updates: int = 0

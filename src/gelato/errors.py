@@ -11,6 +11,26 @@ class InputError(ValueError):
     """Bad input. The message says what is wrong, where (file, field, row) and what to do."""
 
 
+class UserCodeError(InputError):
+    """Code that the user provided raised an error, which is the `__cause__`.
+
+    The command line prints the traceback of the cause before the line.
+    """
+
+
+def require_positive(settings: object, *names: str) -> None:
+    """Raise an `InputError` unless each of these fields is positive.
+
+    A tuple, such as the widths of hidden layers, needs at least one entry, and positive ones only.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        entries = value if isinstance(value, tuple) else (value,)
+        if not entries or not all(entry > 0 for entry in entries):
+            many = "one or more numbers, each" if isinstance(value, tuple) else "a number"
+            raise InputError(f"{name}={value}: must be {many} greater than 0")
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -6,13 +6,13 @@ from typing import Any
 
 
 def import_on_use(
-    package: str, homes: Mapping[str, str]
+    package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package, given the module of each public name."""
 
     def get(name: str) -> Any:
-        if name in homes:
-            return getattr(import_module(homes[name]), name)
+        if name in modules:
+            return getattr(import_module(modules[name]), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get, lambda: sorted(homes)
+    return get, lambda: sorted(modules)

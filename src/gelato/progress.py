@@ -1,7 +1,7 @@
 """A progress bar on standard error, so that standard output stays clean for results and JSON.
 
-Where standard error is no terminal (a log of a batch job), a line after five seconds and then one a
-minute say the same.
+If standard error is not a terminal (a batch job), it prints a line after five seconds and then one
+line per minute.
 """
 
 import time

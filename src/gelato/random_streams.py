@@ -1,9 +1,9 @@
 """The random streams of a seed, in one list.
 
 A program draws every random number from `fold_in(key(seed), stream)`, usually with the step folded
-in as well. So a resumed run draws what the interrupted run would have drawn, and a policy does not
-depend on what is trained beside it. Two uses must never share a stream: add new ones here. Changing
-a number changes every result.
+in as well. So a resumed run draws the same numbers as an uninterrupted run, and a policy does not
+depend on the other policies in the same program. Two uses must never share a stream: add new ones
+here. Changing a number changes every result.
 """
 
 import jax
@@ -23,10 +23,11 @@ CLONE = 2**28 + 3
 ENSEMBLE_WEIGHTS = 2**29
 # First weights of the latent model.
 MODEL_WEIGHTS = 2**30
-# Noise of the held-out loss, folded into the key of a phase, where other numbers are steps.
+# Noise of the held-out loss. It is folded into the key of a phase at the position where training
+# folds in the step.
 HELD_OUT_NOISE = 2**31
 
 
 def derive_key(key: PRNGKeyArray, stream: int, step: Int[Array, ""] | int = 0) -> PRNGKeyArray:
-    """Return the key of one stream at one step. `key` is the seed's own key."""
+    """Return the key of one stream at one step. `key` is the key of the seed."""
     return jax.random.fold_in(jax.random.fold_in(key, stream), step)

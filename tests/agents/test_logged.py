@@ -12,7 +12,7 @@ from gelato.agents.agent import View
 from gelato.agents.cloning import Cloning
 from gelato.agents.networks import Critic
 from gelato.agents.replay import Experience, pack, unpack
-from gelato.agents.sac import SAC, SACState, minimum_value
+from gelato.agents.sac import SAC, SACState, compute_minimum_value
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset, Transitions
 from gelato.dynamics.fit import PenaltySettings
@@ -83,7 +83,7 @@ def values(rows: Experience, **changes: float) -> np.ndarray:
     for _ in range(AGENT.updates // AGENT.epoch):
         states, _ = train_block(population, states, agent=AGENT, updates=AGENT.epoch)
     critics = jax.tree.map(lambda x: x[0, 0] if eqx.is_array(x) else x, states.networks.critics)
-    return np.asarray(minimum_value(critics, rows.latents, rows.actions))
+    return np.asarray(compute_minimum_value(critics, rows.latents, rows.actions))
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_the_lesser_of_the_critics_counts() -> None:
     ]
     assert (each[0] < each[1]).any() and (each[1] < each[0]).any()
     np.testing.assert_allclose(
-        minimum_value(critics, z, a), np.minimum(*map(np.asarray, each)), rtol=1e-5
+        compute_minimum_value(critics, z, a), np.minimum(*map(np.asarray, each)), rtol=1e-5
     )
 
 
@@ -205,6 +205,6 @@ def test_the_data_as_policies_see_it_and_what_values_can_be(tmp_path: Path) -> N
     )
     # The lowest reward, and three times a λ of 2 below it, for ever; the highest for ever.
     ahead = 1 / (1 - AGENT.discount)
-    bounds = population.map(lambda view, _: AGENT.value_bounds(view))
+    bounds = population.map(lambda view, _: AGENT.compute_value_bounds(view))
     np.testing.assert_allclose(bounds[0][:, 0], [-1 * ahead, -7 * ahead], rtol=1e-4)
     np.testing.assert_allclose(bounds[1][:, 0], [4 * ahead] * 2, rtol=1e-4)

@@ -22,7 +22,10 @@ def test_rollouts_of_real_environments_end_in_the_last_observation_and_not_in_th
     monkeypatch.setattr(online, "_improve", watch)
     seen: list[Progress] = []
     learner = train_online(
-        "CartPole-v1", CONFIG, steps=128, watch=lambda progress: seen.append(progress) or True
+        "CartPole-v1",
+        CONFIG,
+        steps=128,
+        should_continue=lambda progress: seen.append(progress) or True,
     )
     assert [progress.steps for progress in seen] == [64, 128] and len(rollouts) == 2
     assert not eqx.tree_equal(learner, seen[0].learner)

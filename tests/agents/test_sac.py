@@ -111,7 +111,7 @@ def test_the_density_of_a_squashed_action_integrates_to_one() -> None:
     actor = Actor(2, Continuous((-1.0,), (1.0,)), (8,), key=jax.random.key(0))
     z = jnp.array([0.3, -0.7])
     noise = jax.random.normal(jax.random.key(1), (20_000, 1))
-    actions, log_density = jax.vmap(lambda noise: actor.action_and_density(z, noise))(noise)
+    actions, log_density = jax.vmap(lambda noise: actor.sample_with_density(z, noise))(noise)
     # E[1/π(a)] over a ~ π is the length of the interval that π reaches, 2.
     np.testing.assert_allclose(
         jnp.mean(jnp.exp(-log_density) * (jnp.abs(actions[:, 0]) < 0.9)), 1.8, rtol=0.05

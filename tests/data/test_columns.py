@@ -89,7 +89,7 @@ def test_a_jump_ends_an_episode_whatever_the_flags_say_and_rounding_is_no_jump(c
     columns.next_observations[4:] += 100
     unmarked = assemble(replace(columns, timeouts=np.zeros(10, bool)))
     assert [rows.stop - rows.start for rows in unmarked.episode_slices] == [4, 6]
-    assert "1 jumps in the states, the first after row 3" in " ".join(
+    assert "1 rows whose successor is not the next row's state, the first at row 3" in " ".join(
         capsys.readouterr().err.split()
     )
     rounded = replace(columns, next_observations=columns.next_observations + 1e-5, timeouts=None)
@@ -280,7 +280,7 @@ def test_a_cut_or_foreign_file_is_refused(tmp_path):
 def test_a_single_array_is_not_an_archive(tmp_path):
     np.save(tmp_path / "log.npy", np.zeros(3))
     (tmp_path / "log.npy").rename(tmp_path / "log.npz")
-    with pytest.raises(InputError, match=r"a single array, not an \.npz archive"):
+    with pytest.raises(InputError, match=r"a single array, not an .npz archive"):
         load_file(tmp_path / "log.npz")
 
 
@@ -357,7 +357,7 @@ def test_fields_may_lie_in_groups_of_a_file(tmp_path):
 
 
 def test_an_option_said_twice_is_refused():
-    with pytest.raises(InputError, match="has low= twice"):
+    with pytest.raises(InputError, match="the option low= is given twice"):
         load("file:log.npz,low=-2,high=2,low=-3")
 
 

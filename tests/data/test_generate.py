@@ -10,7 +10,7 @@ from gelato.data.named import Named, resolve_named
 from gelato.data.recipes import RECIPES, find_recipe
 from gelato.data.sources import parse_reference
 from gelato.errors import InputError
-from gelato.tasks.four_rooms import FREE, free_cells, position
+from gelato.tasks.four_rooms import FREE, encode_position, list_free_cells
 
 
 def episodes_equal(first, second) -> bool:
@@ -58,7 +58,7 @@ def test_four_rooms_samples_start_from_every_free_cell_alike():
     episodes = list(generate(RECIPES["four-rooms"], 8200, seed=0, workers=1))
     assert {len(episode) for episode in episodes} == {1}
     starts = np.array([episode.observations[0] for episode in episodes])
-    cells = position(free_cells())
+    cells = encode_position(list_free_cells())
     counts = [(starts == cell).all(axis=1).sum() for cell in cells]
     assert len(counts) == FREE.sum() == 164 and sum(counts) == 8200
     assert all(abs(count - 50) < 5 * np.sqrt(50) for count in counts)
@@ -103,5 +103,5 @@ def test_driving_is_counted_in_whole_episodes() -> None:
 
 @pytest.mark.parametrize("wrong", ["roundabout,transitions=50", "hopper-medium,episodes=5"])
 def test_the_wrong_unit_is_refused_with_the_right_one(wrong: str) -> None:
-    with pytest.raises(InputError, match=r"is counted in (episodes|transitions); write .*=N"):
+    with pytest.raises(InputError, match=r"has its size in (episodes|transitions). Write .*=N"):
         resolve_named(parse_reference(wrong))

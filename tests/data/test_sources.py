@@ -85,7 +85,7 @@ def test_a_file_without_a_source_and_an_unknown_source_are_explained(
     Path("medium.npz").touch()
     with pytest.raises(InputError, match=r"medium.npz is a file; write file:medium.npz"):
         gelato.load("medium.npz")
-    with pytest.raises(InputError, match="no source is called 'parquet'; write a dataset's name"):
+    with pytest.raises(InputError, match=r"unknown data source 'parquet'\. Write a dataset's name"):
         gelato.load("parquet:log")
 
 
@@ -106,7 +106,7 @@ def test_the_command_line_imports_the_plugins_it_is_told_about(
     assert '"transitions": 4' in capsys.readouterr().out
     for value, message in (
         ("absent.py", "GELATO_PLUGINS: absent.py: no such file"),
-        ("no_such_module", "no module is called 'no_such_module'"),
+        ("no_such_module", "cannot find the module 'no_such_module'"),
     ):
         monkeypatch.setenv("GELATO_PLUGINS", value)
         with pytest.raises(SystemExit) as stop:

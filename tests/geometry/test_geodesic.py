@@ -22,8 +22,8 @@ from gelato.geometry import (
     exponential,
     length,
 )
-from gelato.geometry.curve import Curve, Legendre, Spline, gauss, straight
-from gelato.geometry.graph import build, grid
+from gelato.geometry.curve import Curve, Legendre, Spline, compute_gauss_nodes, make_straight_curve
+from gelato.geometry.graph import build, make_grid
 
 EXACT = Converged(modes=14, nodes=40, tolerance=1e-14)
 SOLVERS = [Straight(), Near(), Converged(4, 8), PaperSGD()]
@@ -158,7 +158,9 @@ def test_converged_distances_satisfy_the_triangle_inequality(in_units):
 def test_quadrature_has_the_order_of_gauss(sphere):
     a, b = jnp.array([0.0, -0.7]), jnp.array([0.8, 0.9])
     lengths = jax.jit(
-        lambda a, b: [length(sphere, straight(a, b, Legendre(1)), n) for n in (1, 2, 3, 4, 48)]
+        lambda a, b: [
+            length(sphere, make_straight_curve(a, b, Legendre(1)), n) for n in (1, 2, 3, 4, 48)
+        ]
     )(a, b)
     errors = [abs(float(found / lengths[-1] - 1)) for found in lengths[:-1]]
     # Halving the interval would divide the error of n nodes by 4ⁿ; each further node must gain at
@@ -281,7 +283,7 @@ def test_a_spline_is_twice_differentiable_at_its_knots():
 
 def test_graph_distances_bound_the_geodesic_from_above_and_come_close_in_two_dimensions(sphere):
     ends = np.array([[0.0, 0.6], [1.5, 0.6]])
-    graph = build(sphere, np.concatenate([ends, grid(ends, 40)]), neighbours=24)
+    graph = build(sphere, np.concatenate([ends, make_grid(ends, 40)]), neighbours=24)
     found = graph.distances(np.array([0]))[0, 1]
     assert great_circle(*ends) <= found <= 1.03 * great_circle(*ends)
     assert np.all(graph.path(0, 1)[[0, -1]] == ends)
@@ -296,7 +298,9 @@ def test_a_curve_starts_and_ends_where_it_should():
 
 
 def test_legendre_slopes_are_orthonormal():
-    t, w = gauss(12)
+    t, w = compute_gauss_nodes(12)
     slopes = jax.vmap(lambda t: jax.jvp(Legendre(6), (t,), (jnp.ones_like(t),))[1])(jnp.asarray(t))
     np.testing.assert_allclose((slopes * w[:, None]).T @ slopes, np.eye(6), atol=1e-12)
-    assert energy(Euclidean(), straight(jnp.zeros(2), jnp.ones(2), Legendre(3))) == pytest.approx(2)
+    assert energy(
+        Euclidean(), make_straight_curve(jnp.zeros(2), jnp.ones(2), Legendre(3))
+    ) == pytest.approx(2)

@@ -4,6 +4,9 @@ Every case trains tiny policies for 20 updates on the CPU. Numbers agree within 
 difference of 1e-5; version 0.1.0 recorded six digits. They are not bit-equal because the compiled
 program is another one: one program now serves all agents, and XLA fuses its sums differently.
 
+Simulated physics depends on the CPU in the last digits, and steps amplify the difference. So the
+log of the continuous cases is a file, and returns that MuJoCo measures may differ by 1e-3.
+
 `sac` is the one row with a different metric: it no longer trains inside the ensemble's program, so
 it imagines nothing and has no penalty to report.
 """
@@ -26,13 +29,15 @@ from gelato.training.presets import Parts, clone_like, list_methods
 
 HERE = Path(__file__).parent
 GOLDEN = json.loads((HERE / "golden.json").read_text())
-CONTINUOUS, DISCRETE = "hopper-medium,transitions=1000", "four-rooms-hole,transitions=1000"
+CONTINUOUS = f"file:{HERE / 'hopper.npz'},environment=Hopper-v5"
+DISCRETE = "four-rooms-hole,transitions=1000"
 CASES = {
     "continuous": (CONTINUOUS, list(list_methods()), False),
     "continuous-ppo": (CONTINUOUS, ["gelato", "gelato-l2", "mopo"], True),
     "discrete": (DISCRETE, ["gelato", "mopo", "sac", "bc"], False),
     "discrete-ppo": (DISCRETE, ["gelato", "mbpo"], True),
 }
+SIMULATED = ("return", "best_return", "score")
 NUMBERS = (
     "steps",
     "return",
@@ -89,8 +94,10 @@ def test_the_numbers_are_those_of_version_0_1(case: str, store: Path, tmp_path: 
                 assert found[name] is None, name
             else:
                 label = f"{found['method']} {name}"
+                simulated = reference == CONTINUOUS and name in SIMULATED
+                tolerance = 1e-3 if simulated else 1e-5
                 # Values near 0 are sums of larger terms, so they differ more in relative terms.
-                assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-6), label
+                assert found[name] == pytest.approx(expected[name], rel=tolerance, abs=1e-6), label
     for group, folder in (("latent", "gelato"), ("clones", "bc")):
         if group in GOLDEN[case]["weights"]:
             compare_weights(run / "policies" / folder / "last.npz", GOLDEN[case]["weights"][group])

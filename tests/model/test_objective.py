@@ -6,15 +6,15 @@ import pytest
 
 from gelato.data.spaces import Discrete
 from gelato.model.config import DEFAULT, PAPER
-from gelato.model.fit import bootstrap_counts
+from gelato.model.fit import draw_bootstrap_counts
 from gelato.model.gaussian import log_density
 from gelato.model.objective import (
     TERMS,
     Batch,
     calibrate_variance,
-    objective_terms,
-    variance_loss,
-    weighted_sum,
+    compute_objective_terms,
+    compute_variance_loss,
+    compute_weighted_sum,
 )
 from tests.model.test_pieces import small_model
 
@@ -38,7 +38,7 @@ def terms_of(model, batch, **settings):
         "per_dimension": False,
         "key": jax.random.key(0),
     } | settings
-    return eqx.filter_jit(objective_terms)(model, model.encoder, batch, **settings)
+    return eqx.filter_jit(compute_objective_terms)(model, model.encoder, batch, **settings)
 
 
 @pytest.mark.parametrize("per_dimension", [False, True])
@@ -76,9 +76,13 @@ def test_terms_are_what_their_formulas_say():
     for row in range(6):
         s, a, r = batch.states[row], batch.actions[row], batch.rewards[row]
         start, end = model.encode(s), model.encode(batch.next_states[row])
-        e = model.embedding(start.at(noise[row, 0]), a)
+        e = model.embedding(start.sample_from_noise(noise[row, 0]), a)
         forward = model.forward(e)
-        latents = [start.at(noise[row, 0]), end.at(noise[row, 1]), forward.at(noise[row, 2])]
+        latents = [
+            start.sample_from_noise(noise[row, 0]),
+            end.sample_from_noise(noise[row, 1]),
+            forward.sample_from_noise(noise[row, 2]),
+        ]
         targets = [s, batch.next_states[row], batch.next_states[row]]
         for index, (z, target) in enumerate(zip(latents, targets, strict=True)):
             squared[index, :, row] = np.square(model.decode(z).mean - target)
@@ -122,7 +126,7 @@ def test_the_target_encoder_learns_nothing_from_the_objective():
     model, batch = small_model(), batch_of(8)
 
     def loss(target):
-        return objective_terms(
+        return compute_objective_terms(
             model, target, batch, minimum_variance=1e-3, per_dimension=False, key=jax.random.key(0)
         )["dynamics"]
 
@@ -139,19 +143,19 @@ def test_a_decoder_with_zero_weight_everywhere_learns_nothing():
 
 
 def test_bootstrap_weights_differ_between_decoders_and_have_mean_one():
-    counts = bootstrap_counts(20_000, 5, seed=0)
+    counts = draw_bootstrap_counts(20_000, 5, seed=0)
     weights = counts / counts.mean(axis=0)
     np.testing.assert_allclose(weights.mean(axis=0), 1)
     np.testing.assert_allclose(counts.mean(axis=0), 1, atol=4 / np.sqrt(20_000))
     np.testing.assert_allclose(counts.var(axis=0), 1, atol=0.05)
     correlation = np.corrcoef(counts.T)[~np.eye(5, dtype=bool)]
     assert np.abs(correlation).max() < 4 / np.sqrt(20_000)
-    assert not np.array_equal(counts, bootstrap_counts(20_000, 5, seed=1))
+    assert not np.array_equal(counts, draw_bootstrap_counts(20_000, 5, seed=1))
 
 
 def test_the_loss_is_the_weighted_sum_and_both_presets_weigh_as_documented():
     terms = {name: jnp.asarray(float(index)) for index, name in enumerate(TERMS)}
-    assert float(weighted_sum(terms, dict.fromkeys(TERMS, 1.0))) == sum(range(len(TERMS)))
+    assert float(compute_weighted_sum(terms, dict.fromkeys(TERMS, 1.0))) == sum(range(len(TERMS)))
     assert PAPER.term_weights == dict.fromkeys(
         (name for name in TERMS if name != "prediction"), 1.0
     )
@@ -173,4 +177,4 @@ def test_phase_two_scores_the_full_gaussians():
         decoded = model.decode(model.forward(e).mean)
         total -= float(decoded.log_density(jnp.broadcast_to(batch.next_states[row], (3, 3))).mean())
         total -= float(model.reward(e).log_density(batch.rewards[row]))
-    np.testing.assert_allclose(variance_loss(model, batch), total / 4, rtol=1e-4)
+    np.testing.assert_allclose(compute_variance_loss(model, batch), total / 4, rtol=1e-4)

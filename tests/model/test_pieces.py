@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gelato.data.spaces import Continuous, Discrete
 from gelato.model.coupling import Embedding
-from gelato.model.gaussian import Gaussian, standard_like
+from gelato.model.gaussian import Gaussian, make_standard_like
 from gelato.model.latent import LatentModel, predict
 from gelato.model.networks import MLP, GaussianMLP, SplitGaussian
 from gelato.tasks.task import find_task, find_termination_rule
@@ -82,7 +82,7 @@ def test_the_divergence_of_gaussians_equals_its_closed_form_and_monte_carlo():
     ratio = jax.vmap(first.log_density)(samples) - jax.vmap(second.log_density)(samples)
     error = 4 * float(ratio.std()) / np.sqrt(len(samples))
     np.testing.assert_allclose(first.divergence(second), ratio.mean(), atol=error)
-    prior = first.divergence(standard_like(first))
+    prior = first.divergence(make_standard_like(first))
     closed = 0.5 * (first.variance + first.mean**2 - 1 - jnp.log(first.variance)).sum()
     np.testing.assert_allclose(prior, closed, rtol=1e-5)
     np.testing.assert_allclose(first.divergence(first), 0, atol=1e-6)

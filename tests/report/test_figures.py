@@ -25,7 +25,7 @@ from gelato.report import (
     register_figure,
 )
 from gelato.report.latent_space import measure_plane
-from gelato.tasks.four_rooms import FREE, free_cells, land_distances, move
+from gelato.tasks.four_rooms import FREE, compute_walking_distances, list_free_cells, move
 from gelato.uncertainty.scores import auroc
 
 SCRIPTS = {"four-rooms": four_rooms.main, "penalties": penalties.main}
@@ -60,7 +60,7 @@ def coarse(monkeypatch):
     """Few nodes and few solvers: what is drawn does not matter here, only that it is."""
     monkeypatch.setattr(latent_space, "GRID", 12)
     monkeypatch.setattr(latent_space, "_PIXELS", 12)
-    monkeypatch.setattr(penalties, "penalty_names", lambda _: ("euclidean", "ensemble"))
+    monkeypatch.setattr(penalties, "list_penalties", lambda _: ("euclidean", "ensemble"))
     monkeypatch.setattr(curve_figure, "CANDIDATES", 6)
     monkeypatch.setattr(curve_figure, "ITERATIONS", (2, 3))
     monkeypatch.setattr(curve_figure, "MODES", (1,))
@@ -96,9 +96,9 @@ def test_a_figure_can_be_a_pdf(runs, tmp_path):
         ),
         ("curve", "plane", "a.jpeg", (), "must end in .png, .pdf or .svg"),
         ("curve", "plane", "absent/a.png", (), "does not exist"),
-        ("curve", ".", "a.png", (), "not a run's folder"),
+        ("curve", ".", "a.png", (), "not a run folder"),
         ("four-rooms", "space", "a.png", (), "has 3 latent dimensions; the plan needs 2"),
-        ("embedding", "plane", "a.png", ("--points", "7"), "--points 7 must be at least 30"),
+        ("embedding", "plane", "a.png", ("--points", "7"), "--points 7: must be at least 30"),
         ("embedding", "plane", "a.png", ("--points", "700"), "the data has only 600 transitions"),
     ],
 )
@@ -113,7 +113,7 @@ def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(
 
 
 def test_the_land_distance_is_what_breadth_first_search_finds():
-    cells = [tuple(cell) for cell in free_cells().tolist()]
+    cells = [tuple(cell) for cell in list_free_cells().tolist()]
     start = cells.index((0, 6))
     steps, queue = {cells[start]: 0}, deque([cells[start]])
     while queue:
@@ -122,14 +122,14 @@ def test_the_land_distance_is_what_breadth_first_search_finds():
             if neighbour not in steps:
                 steps[neighbour] = steps[cell] + 1
                 queue.append(neighbour)
-    assert [steps[cell] for cell in cells] == land_distances()[start].tolist() and len(
+    assert [steps[cell] for cell in cells] == compute_walking_distances()[start].tolist() and len(
         cells
     ) == FREE.sum()
 
 
 def test_the_land_distance_itself_scores_one_and_the_air_distance_less():
-    assert score_distances(land_distances())["spearman_land"] == pytest.approx(1)
-    assert score_distances(land_distances())["auroc_wall"] > 0.99
+    assert score_distances(compute_walking_distances())["spearman_land"] == pytest.approx(1)
+    assert score_distances(compute_walking_distances())["auroc_wall"] > 0.99
     assert score_distances(air_distances())["auroc_wall"] < 0.8
 
 

@@ -48,10 +48,10 @@ def test_a_file_that_holds_no_records_is_refused(tmp_path, text):
 
 def test_records_of_something_else_and_folders_of_others_are_refused(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps([{"method": "bc", "dataset": "d"}]))
-    with pytest.raises(InputError, match="they have no return, score, seed, steps"):
+    with pytest.raises(InputError, match="the records lack the fields return, score, seed, steps"):
         gather([tmp_path / "results.json"])
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(InputError, match="does not describe a run"):
+    with pytest.raises(InputError, match=r"is not a run\.json of gelato"):
         Run(tmp_path).description  # noqa: B018
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "run.json").write_text(json.dumps({"format": 1, "kind": "policies"}))
@@ -91,7 +91,7 @@ def test_weights_that_differ_between_datasets_are_one_method():
 
 def test_the_same_run_twice_is_refused(tmp_path):
     (tmp_path / "r.json").write_text(json.dumps(sweep(3.0)))
-    with pytest.raises(InputError, match="seed 0 is there twice"):
+    with pytest.raises(InputError, match="seed 0 occurs twice"):
         gather([tmp_path / "r.json", tmp_path / "r.json"])
 
 

@@ -43,7 +43,7 @@ def test_a_folder_that_is_refused_is_left_as_it_was(tmp_path: Path) -> None:
     [
         ({"format": 1, "kind": "model"}, r"run.json: damaged \(the field data is missing\)"),
         ({"format": "x", "kind": "model"}, "has format x of a newer gelato"),
-        ({"kind": "model"}, "does not describe a run of gelato"),
+        ({"kind": "model"}, "is not a run.json of gelato"),
     ],
 )
 def test_a_damaged_description_is_called_so(

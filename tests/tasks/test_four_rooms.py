@@ -9,11 +9,11 @@ import gelato  # noqa: F401 - registers the environment
 from gelato.tasks.four_rooms import (
     FREE,
     SIZE,
-    free_cells,
-    land_distance,
-    land_distances,
+    compute_walking_distance,
+    compute_walking_distances,
+    encode_position,
+    list_free_cells,
     move,
-    position,
 )
 
 WALL_SIDES = (6, 6), (6, 8)
@@ -31,9 +31,9 @@ def test_the_plan_is_15_by_15_with_an_obstacle_in_each_room_and_four_doors():
 
 
 def test_observations_are_positions_between_minus_one_and_one():
-    positions = position(free_cells())
+    positions = encode_position(list_free_cells())
     assert positions.min() == -1 and positions.max() == 1
-    np.testing.assert_array_equal(position(np.array([0, 14])), [1, 1])
+    np.testing.assert_array_equal(encode_position(np.array([0, 14])), [1, 1])
 
 
 def test_a_move_stops_at_what_it_hits():
@@ -56,15 +56,17 @@ def test_moves_are_one_two_or_three_cells_uniformly():
 
 
 def test_land_distance_goes_round_walls_and_obstacles():
-    assert land_distance((0, 0), (0, 6)) == 6
-    assert land_distance((3, 1), (3, 5)) == 8, "round the obstacle: two more rows each way"
-    across = land_distance(*WALL_SIDES)
+    assert compute_walking_distance((0, 0), (0, 6)) == 6
+    assert compute_walking_distance((3, 1), (3, 5)) == 8, (
+        "round the obstacle: two more rows each way"
+    )
+    across = compute_walking_distance(*WALL_SIDES)
     assert across == (6 - 3) + 2 + (6 - 3), "through the door in row 3"
 
 
 def test_land_distance_is_a_metric_that_agrees_with_brute_force():
-    distances = land_distances()
-    cells = [tuple(cell) for cell in free_cells().tolist()]
+    distances = compute_walking_distances()
+    cells = [tuple(cell) for cell in list_free_cells().tolist()]
     assert (
         np.isfinite(distances).all()
         and (distances == distances.T).all()
@@ -115,7 +117,7 @@ def test_a_start_or_goal_inside_a_wall_is_refused(cell):
     with pytest.raises(ValueError, match="not a free cell"):
         gymnasium.make("gelato/FourRooms-v0").reset(options={"cell": cell})
     with pytest.raises(ValueError, match="not a free cell"):
-        land_distance(cell, (0, 0))
+        compute_walking_distance(cell, (0, 0))
 
 
 def test_a_goal_may_be_a_cell_or_a_region():

@@ -127,12 +127,12 @@ def test_a_task_is_refused_if_it_is_registered_twice_or_incomplete() -> None:
     wrong = {
         "'corridor' is already registered": CORRIDOR,
         "belongs to the task 'corridor'": replace(CORRIDOR, name="other"),
-        "Gymnasium already knows": replace(CORRIDOR, name="p", environments=("Pendulum-v1",)),
+        "Gymnasium already has": replace(CORRIDOR, name="p", environments=("Pendulum-v1",)),
         "termination needs state_size": gelato.Task(
             "a", ("b-v0",), termination=CORRIDOR.termination
         ),
         "at least one environment id": gelato.Task("a", ()),
-        "random below expert": gelato.Task("a", ("b-v0",), reference_returns=(1.0, 1.0)),
+        "random < expert": gelato.Task("a", ("b-v0",), reference_returns=(1.0, 1.0)),
         "preset 'tiny' is not one of": gelato.Task("a", ("b-v0",), presets={"tiny": {}}),
         "part 'actor' is not one of": gelato.Task("a", ("b-v0",), presets={"small": {"actor": {}}}),
     }

@@ -17,8 +17,8 @@ from gelato.uncertainty.build import (
     PenaltyInputs,
     build_metric,
     build_penalty,
+    estimate_growth_rate,
     fit_transport,
-    growth_rate,
 )
 from gelato.uncertainty.calibration import calibrate
 from gelato.uncertainty.embedded import (
@@ -34,7 +34,7 @@ from gelato.uncertainty.penalty import (
     Nothing,
     penalise,
 )
-from gelato.uncertainty.registry import penalty_names, register_penalty
+from gelato.uncertainty.registry import list_penalties, register_penalty
 
 NEIGHBOURLY = ("transport", "geodesic", "euclidean", "ambient")
 
@@ -44,7 +44,7 @@ def penalties(
     model: LatentModel, data: EmbeddedData, held_out: EmbeddedData
 ) -> dict[str, AbstractPenalty]:
     inputs = PenaltyInputs(model, data, held_out, k=3)
-    return {name: build_penalty(name, inputs) for name in penalty_names("latent")}
+    return {name: build_penalty(name, inputs) for name in list_penalties("latent")}
 
 
 def test_one_neighbour_gives_zero_at_a_data_point_and_its_neighbours_distance_left_out(
@@ -107,7 +107,7 @@ def test_lengths_between_images_are_bounds_that_meet_the_geodesic_for_near_point
     np.testing.assert_allclose(short, penalise(penalties["geodesic"], e), rtol=0.2)
 
 
-@pytest.mark.parametrize("name", penalty_names("latent"))
+@pytest.mark.parametrize("name", list_penalties("latent"))
 def test_penalties_are_never_negative_and_compiled_calls_agree_with_plain_ones(
     name: str, penalties: dict[str, AbstractPenalty], held_out: EmbeddedData
 ) -> None:
@@ -179,7 +179,7 @@ def test_the_rate_makes_transport_a_bound_on_half_of_the_held_out_errors(
 ) -> None:
     geodesic = GeodesicDistance(data.index, build_metric(model, "decoder"), k=4, shortlist=4)
     penalty = fit_transport(geodesic, PenaltyInputs(model, data, held_out))
-    np.testing.assert_allclose(penalty.beta, growth_rate(penalty, held_out))
+    np.testing.assert_allclose(penalty.beta, estimate_growth_rate(penalty, held_out))
     bounded = penalise(penalty, held_out.embeddings) >= held_out.residuals
     assert bounded.mean() >= 0.5
 
@@ -280,7 +280,7 @@ def test_unknown_names_and_too_many_neighbours_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="not one of"):
         build_penalty("euclid", PenaltyInputs(model, data, held_out))
-    with pytest.raises(InputError, match=r"'euclidean': needs 150 neighbours .* has 150 data"):
+    with pytest.raises(InputError, match=r"'euclidean': 150 neighbours .* only 150 data"):
         build_penalty("euclidean", PenaltyInputs(model, data, held_out, k=150))
 
 
@@ -317,7 +317,7 @@ def test_a_penalty_can_be_registered_once_and_built_from_a_name_a_function_or_a_
         return EuclideanDistance(inputs.data.index, k=1)
 
     register_penalty("nearest", nearest, help="distance to the nearest point")
-    assert penalty_names("latent")[-1] == "nearest" and "nearest" not in penalty_names("state")
+    assert list_penalties("latent")[-1] == "nearest" and "nearest" not in list_penalties("state")
     built = build_penalty("nearest", inputs)
     assert eqx.tree_equal(built, build_penalty(nearest, inputs), build_penalty(built, inputs))
     with pytest.raises(InputError, match="'nearest' is registered already"):

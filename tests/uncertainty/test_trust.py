@@ -95,7 +95,7 @@ def test_the_command_states_what_is_promised_and_what_was_measured(
     for wrong, message in [
         (["trust", str(rooms.run.folder)], "name the data to judge, or add --policy"),
         ([*command, "--coverage", "2"], "coverage is 2.0"),
-        (["trust", str(rooms.run.folder), "--policy"], "`gelato train` makes policies"),
+        (["trust", str(rooms.run.folder), "--policy"], "Give the folder of a `gelato train` run"),
     ]:
         with pytest.raises(SystemExit, match="2"):
             main(wrong)

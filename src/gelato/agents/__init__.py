@@ -1,4 +1,4 @@
-"""Agents: the interface, SAC, PPO, behaviour cloning, their networks and replay buffer."""
+"""Agents: the interface, SAC, PPO, behaviour cloning, and the pieces that a new agent needs."""
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
 from gelato.agents.cloning import Cloning
@@ -6,8 +6,14 @@ from gelato.agents.networks import Actor, Critic
 from gelato.agents.ppo import PPO
 from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.agents.sac import SAC
+from gelato.model.networks import MLP, apply_members
+from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
 
 __all__ = [
+    "IMAGINE",
+    "INIT",
+    "LEARN",
+    "MLP",
     "PPO",
     "SAC",
     "AbstractAgent",
@@ -18,6 +24,8 @@ __all__ = [
     "Metrics",
     "ReplayBuffer",
     "View",
+    "apply_members",
+    "derive_key",
     "pack",
     "unpack",
 ]

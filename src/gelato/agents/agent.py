@@ -1,11 +1,13 @@
-"""The interface of every agent: how one policy begins, imagines and learns.
+"""The interface of every agent: initialise one policy, imagine steps with it, and update it.
 
-The training program (`training/program.py`) calls these methods for one policy; `vmap` makes them
-many. A new agent implements this class. `examples/own_agent.py` shows a complete one.
+The training program (`training/program.py`) calls these methods for one policy and uses `vmap` to
+train many policies. A new agent implements this class. `examples/own_agent.py` shows a complete
+one.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -20,7 +22,7 @@ Metrics = Mapping[str, Float[Array, ""]]
 
 
 class View(eqx.Module):
-    """Everything that one policy sees.
+    """The inputs of one policy's training.
 
     `logged` holds the data, one packed row per step (`agents.replay.unpack`). `reward_range` holds
     the lowest and the highest logged reward. `dynamics` is None for methods without a model.
@@ -36,7 +38,7 @@ class View(eqx.Module):
 
     @property
     def latent_size(self) -> int:
-        """The number of values the policy sees."""
+        """The size of the policy's input."""
         return self.starts.shape[-1]
 
     def make_imagined_mdp(self, horizon: int) -> ImaginedMDP:
@@ -54,6 +56,10 @@ class AbstractAgent(ABC):
     """
 
     updates: int
+    # Whether the agent learns from imagined steps when the method has a fit.
+    imagines: ClassVar[bool] = False
+    # Whether the agent learns from logged steps.
+    reads_log: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -67,19 +73,19 @@ class AbstractAgent(ABC):
 
     @property
     def total(self) -> int:
-        """The number of updates in all."""
+        """The total number of updates."""
         return self.updates
 
     @abstractmethod
     def init(self, view: View, *, key: PRNGKeyArray) -> PyTree:
-        """Return an untrained policy and everything that training carries along."""
+        """Return an untrained policy and the rest of the training state."""
 
     def imagine(
         self, view: View, state: PyTree, *, key: PRNGKeyArray
     ) -> tuple[PyTree, Step] | None:
-        """Return steps imagined with the current policy, or None to learn from the log alone.
+        """Return steps imagined with the current policy, or None to use logged data only.
 
-        The program subtracts the penalty from their rewards before `learn` sees them.
+        The program subtracts the penalty from their rewards before `learn` gets them.
         """
         del view, state, key
         return None
@@ -88,7 +94,7 @@ class AbstractAgent(ABC):
     def learn(
         self, view: View, state: PyTree, steps: Step | None, updates: int, *, key: PRNGKeyArray
     ) -> tuple[PyTree, Metrics]:
-        """Update the policy and return it with the means of what was measured."""
+        """Update the policy. Return the new state and the mean of each metric."""
 
     @abstractmethod
     def actor(self, state: PyTree) -> Actor:

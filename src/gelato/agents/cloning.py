@@ -12,17 +12,17 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
-from gelato.agents.checks import require_positive
 from gelato.agents.networks import Actor, box_of
 from gelato.agents.replay import unpack
 from gelato.compilation import TRAINED_PASSES, Work, count_products, fuse_small_arrays
 from gelato.data.spaces import Discrete
+from gelato.errors import require_positive
 from gelato.mdp.pessimistic import Step
 from gelato.random_streams import CLONE, INIT, derive_key
 
 
 class CloningState(eqx.Module):
-    """What training carries from update to update."""
+    """State of the training between updates."""
 
     actor: Actor
     optimiser: optax.OptState
@@ -31,7 +31,7 @@ class CloningState(eqx.Module):
 
 @dataclass(frozen=True)
 class Cloning(AbstractAgent):
-    """Behaviour cloning from the log alone."""
+    """Behaviour cloning from logged data only."""
 
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
@@ -40,12 +40,12 @@ class Cloning(AbstractAgent):
     batch_size: int = 256
     """Transitions per update."""
     updates: int = 300_000
-    """Updates in all."""
+    """Total number of updates."""
     epoch: int = 1_000
     """Updates between two rows of metrics."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "updates", "epoch")
+        require_positive(self, "hidden", "rate", "batch_size", "updates", "epoch")
 
     @property
     def updates_per_rollout(self) -> int:

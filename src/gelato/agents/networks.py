@@ -12,13 +12,13 @@ from gelato.model.networks import MLP, Linear, linear_layers
 
 LOG_STD = (-5.0, 2.0)
 # An action before it is squashed into its box, and its log-density.
-Choice = tuple[Float[Array, "*batch action"], Float[Array, "*batch"]]
+DrawnAction = tuple[Float[Array, "*batch action"], Float[Array, "*batch"]]
 
 
 class Actor(eqx.Module):
     """`π(a|z)`: a Gaussian squashed into the action box, or a distribution over discrete actions.
 
-    Actions have the form that the model expects: in their own units, or one-hot.
+    Actions have the form that the model expects: in their original units, or one-hot.
     """
 
     network: MLP
@@ -39,12 +39,12 @@ class Actor(eqx.Module):
 
     def sample(
         self, z: Float[Array, " latent"], *, key: PRNGKeyArray
-    ) -> tuple[Float[Array, " action"], Choice]:
-        """Draw `a ~ π(·|z)`, and the choice behind it with its log-density (`draw`)."""
+    ) -> tuple[Float[Array, " action"], DrawnAction]:
+        """Sample an action. Return it with its choice (see `draw`) and the log-density."""
         choice, log_density = self.draw(z, key=key)
         return self.action(choice), (choice, log_density)
 
-    def action_and_density(
+    def sample_with_density(
         self, z: Float[Array, " latent"], noise: Float[Array, " action"]
     ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
         """Return `a ~ π(·|z)` and its log-density from standard noise, for continuous actions.
@@ -54,13 +54,13 @@ class Actor(eqx.Module):
         """
         mean, log_std = self._gaussian(z)
         raw = mean + jnp.exp(log_std) * noise
-        return self._into_box(jnp.tanh(raw)), _squash_density(raw, mean, log_std)
+        return self._scale_to_box(jnp.tanh(raw)), _squash_density(raw, mean, log_std)
 
     def mode(self, z: Float[Array, " latent"]) -> Float[Array, " action"]:
         """Return the action of the deterministic policy."""
         if isinstance(self.space, Discrete):
             return jax.nn.one_hot(jnp.argmax(self.network(z)), self.space.n)
-        return self._into_box(jnp.tanh(self._gaussian(z)[0]))
+        return self._scale_to_box(jnp.tanh(self._gaussian(z)[0]))
 
     def log_probabilities(self, z: Float[Array, " latent"]) -> Float[Array, " actions"]:
         """Return `log π(·|z)` of every discrete action."""
@@ -71,8 +71,8 @@ class Actor(eqx.Module):
     ) -> tuple[Float[Array, " action"], Float[Array, ""]]:
         """Draw a choice and its log-density.
 
-        A discrete choice is one-hot. A continuous choice is the action before the squashing, which
-        cancels in every ratio of densities.
+        A discrete choice is one-hot. A continuous choice is the action before tanh. The Jacobian of
+        tanh cancels in density ratios.
         """
         if isinstance(self.space, Discrete):
             log_pi = self.log_probabilities(z)
@@ -83,10 +83,10 @@ class Actor(eqx.Module):
         return raw, jnp.sum(_gaussian_density(raw, mean, log_std))
 
     def action(self, choice: Float[Array, " action"]) -> Float[Array, " action"]:
-        """Return the action that a choice stands for."""
-        return choice if isinstance(self.space, Discrete) else self._into_box(jnp.tanh(choice))
+        """Convert a choice (one-hot, or the action before tanh) to an action."""
+        return choice if isinstance(self.space, Discrete) else self._scale_to_box(jnp.tanh(choice))
 
-    def density_and_entropy(
+    def compute_density_and_entropy(
         self, z: Float[Array, " latent"], choice: Float[Array, " action"]
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the log-density of a choice, and the entropy of its distribution."""
@@ -103,7 +103,7 @@ class Actor(eqx.Module):
         mean, log_std = jnp.split(self.network(z), 2)
         return mean, jnp.clip(log_std, *LOG_STD)
 
-    def _into_box(self, unit: Float[Array, " action"]) -> Float[Array, " action"]:
+    def _scale_to_box(self, unit: Float[Array, " action"]) -> Float[Array, " action"]:
         assert isinstance(self.space, Continuous)
         middle, half = box_of(self.space)
         return middle + half * unit

@@ -1,4 +1,7 @@
-"""PPO in real environments on all cores: how the policies behind the driving datasets are made."""
+"""Train PPO in real environments on all cores.
+
+The behaviour policies of the driving datasets were made with it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,11 +40,11 @@ def train_online(
     steps: int,
     seed: int = 0,
     learner: PPONetworks | None = None,
-    watch: Callable[[Progress], bool] = lambda _: True,
+    should_continue: Callable[[Progress], bool] = lambda _: True,
 ) -> PPONetworks:
-    """Train in `config.episodes` copies of the environment, or until `watch` returns False."""
+    """Train in `config.episodes` environments for `steps`, while `should_continue` returns True."""
     keys = jax.random.split(jax.random.key(seed), 2)
-    environments = _side_by_side(environment, config.episodes)
+    environments = _open_environments(environment, config.episodes)
     try:
         space = from_gymnasium(environments.single_action_space, environment)
         shape = environments.single_observation_space.shape
@@ -54,7 +57,7 @@ def train_online(
             rollout = drive(learner, act_key)
             learner, optimiser, _ = _improve(config, learner, optimiser, rollout, improve_key)
             done = (iteration + 1) * config.updates_per_rollout
-            if not watch(Progress(done, *drive.episodes_ended(), learner)):
+            if not should_continue(Progress(done, *drive.summarise_ended_episodes(), learner)):
                 break
         return learner
     finally:
@@ -69,7 +72,7 @@ class _Driver:
         observations, _ = environments.reset(
             seed=[seed + index for index in range(config.episodes)]
         )
-        self._seen = _flat(observations)
+        self._seen = _flatten(observations)
         self._returns, self._lengths = np.zeros(config.episodes), np.zeros(config.episodes)
         self._ended: list[tuple[float, float]] = []
 
@@ -89,10 +92,10 @@ class _Driver:
             np.asarray(actions)
         )
         ended = terminated | truncated
-        after = self._seen = _flat(observations)
+        after = self._seen = _flatten(observations)
         if ended.any():
             after = after.copy()
-            after[ended] = _flat(np.stack(list(info["final_obs"][ended])))
+            after[ended] = _flatten(np.stack(list(info["final_obs"][ended])))
         self._returns += rewards
         self._lengths += 1
         self._ended += list(zip(self._returns[ended], self._lengths[ended]))
@@ -100,7 +103,7 @@ class _Driver:
         given = (seen, choices, densities, rewards.astype(np.float32), after, terminated, ended)
         return PPORows(*(jnp.asarray(x) for x in given))
 
-    def episodes_ended(self) -> tuple[float, float]:
+    def summarise_ended_episodes(self) -> tuple[float, float]:
         """Return the mean return and length of episodes that ended since the last call."""
         ended, self._ended = self._ended, []
         return tuple(np.mean(ended, axis=0).tolist()) if ended else (np.nan, np.nan)
@@ -122,10 +125,10 @@ def _improve(
     rows: PPORows,
     key: PRNGKeyArray,
 ) -> tuple[PPONetworks, optax.OptState, Float[Array, " metrics"]]:
-    return agent.improve(networks, optimiser, rows, key=key)
+    return agent.update(networks, optimiser, rows, key=key)
 
 
-def _side_by_side(environment: str, count: int) -> AsyncVectorEnv:
+def _open_environments(environment: str, count: int) -> AsyncVectorEnv:
     made = [partial(_make, environment)] * count
     return AsyncVectorEnv(made, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -134,5 +137,5 @@ def _make(environment: str) -> gymnasium.Env[Any, Any]:
     return make_environment(environment)
 
 
-def _flat(observations: np.ndarray) -> Float[np.ndarray, "n state"]:
+def _flatten(observations: np.ndarray) -> Float[np.ndarray, "n state"]:
     return observations.reshape(len(observations), -1).astype(np.float32)

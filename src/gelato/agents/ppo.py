@@ -3,8 +3,8 @@
     A = Σ (γτ)ᵗ δₜ,   δ = r + γ (1 − end) V(z′) − V(z)
     max E min(ρ A, clip(ρ, 1 ± ε) A),   ρ = π/π_old
 
-Everything here is for one policy. A horizon truncates: the trace stops there, but the value of the
-state reached still counts.
+Everything here is for one policy. At the horizon an episode is truncated: the trace stops, and the
+value of the last state is used for bootstrapping.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,11 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
-from gelato.agents.checks import require_positive
 from gelato.agents.networks import Actor
 from gelato.compilation import TRAINED_PASSES, Work, count_products, fuse_small_arrays
 from gelato.data.spaces import ActionSpace
 from gelato.dynamics.interface import Latent
-from gelato.errors import InputError
+from gelato.errors import InputError, require_positive
 from gelato.mdp.pessimistic import State, Step, rollout, start_episodes
 from gelato.model.networks import MLP
 from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
@@ -31,14 +30,14 @@ _ITERATIONS_PER_BLOCK = 5
 
 
 class PPONetworks(eqx.Module):
-    """What is trained: policy and value."""
+    """The trained networks: policy and value."""
 
     actor: Actor
     value: MLP
 
 
 class PPOState(eqx.Module):
-    """What training carries from iteration to iteration; everything a checkpoint needs."""
+    """State of the training between iterations. A checkpoint stores exactly this."""
 
     networks: PPONetworks
     optimiser: optax.OptState
@@ -62,12 +61,15 @@ class PPORows(eqx.Module):
 class PPO(AbstractAgent):
     """PPO. An iteration takes `episodes` × `steps` steps; `updates` counts steps.
 
-    Orthogonal initial weights, a policy that begins nearly uniform, and tanh together raise the
-    return on CartPole by a tenth.
+    Orthogonal initial weights, a nearly uniform initial policy and tanh together raise the return
+    on CartPole by 10%.
     """
 
+    imagines = True
+    reads_log = False
+
     updates: int = 350_000
-    """Imagined steps in all."""
+    """Total number of imagined steps."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of actor and value."""
     rate: float = 3e-4
@@ -79,7 +81,7 @@ class PPO(AbstractAgent):
     trace: float = 0.95
     """Trace parameter τ of the generalised advantages."""
     clip: float = 0.2
-    """Largest change of the probability ratio that still counts."""
+    """Clip range ε of the probability ratio."""
     entropy_weight: float = 0.01
     """Weight of the entropy bonus."""
     value_weight: float = 0.5
@@ -87,7 +89,7 @@ class PPO(AbstractAgent):
     gradient_norm: float = 0.5
     """Largest norm of a gradient."""
     episodes: int = 50
-    """Episodes side by side."""
+    """Number of parallel episodes."""
     steps: int = 20
     """Steps per episode and iteration."""
     passes: int = 4
@@ -95,14 +97,15 @@ class PPO(AbstractAgent):
     minibatches: int = 4
     """Minibatches per pass."""
     horizon: int = 10
-    """Longest imagined episode."""
+    """Maximum number of steps of an imagined episode."""
     activation: str = "tanh"
     """Activation of the actor."""
     orthogonal: bool = True
     """Whether initial weights are orthogonal."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "updates", "episodes", "steps", "passes", "minibatches", "horizon")
+        require_positive(self, "hidden", "rate", "updates", "episodes", "steps")
+        require_positive(self, "passes", "minibatches", "horizon")
         if self.updates_per_rollout % self.minibatches:
             raise InputError(
                 f"{self.minibatches} minibatches do not divide {self.episodes} × {self.steps} "
@@ -120,7 +123,7 @@ class PPO(AbstractAgent):
 
     @property
     def iterations(self) -> int:
-        """The number of iterations until there were `updates` steps."""
+        """The number of iterations needed for `updates` steps."""
         return -(-self.updates // self.updates_per_rollout)
 
     @property
@@ -171,7 +174,7 @@ class PPO(AbstractAgent):
             steps.ended,
         )
         key = derive_key(key, LEARN, state.step)
-        networks, optimiser, metrics = self.improve(state.networks, state.optimiser, rows, key=key)
+        networks, optimiser, metrics = self.update(state.networks, state.optimiser, rows, key=key)
         step = state.step + self.updates_per_rollout
         state = PPOState(networks, optimiser, state.episodes, step)
         return state, dict(zip(METRICS, metrics, strict=True))
@@ -194,7 +197,7 @@ class PPO(AbstractAgent):
         clipped = optax.chain(optax.clip_by_global_norm(self.gradient_norm), adam)
         return fuse_small_arrays(clipped)
 
-    def improve(
+    def update(
         self,
         networks: PPONetworks,
         optimiser: optax.OptState,
@@ -283,7 +286,7 @@ def _loss(
 ) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
     rollout, gains, returns = batch
     gains = (gains - jnp.mean(gains)) / (jnp.std(gains) + 1e-8)
-    log_densities, entropies = jax.vmap(networks.actor.density_and_entropy)(
+    log_densities, entropies = jax.vmap(networks.actor.compute_density_and_entropy)(
         rollout.latents, rollout.choices
     )
     ratio = jnp.exp(log_densities - rollout.log_densities)

@@ -1,6 +1,6 @@
 """A replay buffer that keeps the newest rows.
 
-A row is `(z, a, r, z′, end)` side by side, so that a batch is one gather.
+A row is the concatenation of `(z, a, r, z′, end)`, so that a batch is one gather.
 """
 
 import equinox as eqx
@@ -56,7 +56,7 @@ class ReplayBuffer(eqx.Module):
         return jnp.minimum(self.written, self.rows.shape[0])
 
     def write(self, rows: Float[Array, "n columns"]) -> "ReplayBuffer":
-        """Write rows over the oldest. If there are more than fit, keep the last."""
+        """Overwrite the oldest rows. If `rows` exceeds the capacity, keep only its last rows."""
         capacity = self.rows.shape[0]
         kept = rows[-capacity:]
         skipped = len(rows) - len(kept)

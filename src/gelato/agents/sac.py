@@ -5,7 +5,8 @@ replay buffer and then updates on batches of both. Everything here is for one po
 
     target = clip(r + γ (1 − end) V(z′)),      V(z) = E_{a~π} [minᵢ Qᵢ(z, a) − α log π(a|z)]
 
-The clip is to what the reward range allows, so that an overestimated value cannot feed itself.
+Targets are clipped to the values that the range of rewards allows. This stops an overestimated
+value from growing through its own targets.
 """
 
 import math
@@ -18,15 +19,14 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
-from gelato.agents.checks import require_positive
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.compilation import Work, count_products, fuse_small_arrays
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.dynamics.interface import Latent
-from gelato.errors import InputError
+from gelato.errors import InputError, require_positive
 from gelato.mdp.pessimistic import Step, rollout, start_episodes
-from gelato.model.networks import every_member
+from gelato.model.networks import apply_members
 from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
@@ -38,7 +38,7 @@ _LARGEST_PENALTY = 3.0
 
 
 class SACNetworks(eqx.Module):
-    """What is trained."""
+    """The trained networks and the temperature."""
 
     actor: Actor
     critics: Critic
@@ -46,7 +46,7 @@ class SACNetworks(eqx.Module):
 
 
 class SACState(eqx.Module):
-    """What training carries from update to update; everything a checkpoint needs."""
+    """State of the training between updates. A checkpoint stores exactly this."""
 
     networks: SACNetworks
     target_critics: Critic
@@ -67,33 +67,36 @@ class Draws(eqx.Module):
 class SAC(AbstractAgent):
     """Soft actor–critic. The paper uses `replay` 50,000 and `horizon` 5."""
 
+    imagines = True
+
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     actor_rate: float = 1e-4
-    """Learning rate of the actor. It falls to zero along a cosine."""
+    """Learning rate of the actor. It decays to zero on a cosine schedule."""
     critic_rate: float = 3e-4
     """Learning rate of the critics and the temperature."""
     discount: float = 0.99
     """Discount factor γ."""
     target_rate: float = 0.005
-    """Share of the new critics in the target critics after each update."""
+    """Weight of the critics in each update of the target critics (Polyak averaging)."""
     initial_temperature: float = 1.0
-    """First entropy temperature α."""
+    """Initial entropy temperature α."""
     batch_size: int = 256
     """Transitions per update."""
     updates: int = 300_000
-    """Updates in all."""
+    """Total number of updates."""
     epoch: int = 1_000
     """Updates between two rollouts, and between two rows of metrics."""
     branches: int = 2_000
-    """Imagined episodes per rollout."""
+    """Number of imagined episodes in each rollout phase."""
     horizon: int = 5
     """Steps of an imagined episode."""
     replay: int = 50_000
-    """Imagined steps that the replay buffer keeps."""
+    """Capacity of the replay buffer, in imagined steps."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "updates", "epoch", "branches", "horizon", "replay")
+        require_positive(self, "hidden", "actor_rate", "critic_rate", "target_rate", "batch_size")
+        require_positive(self, "updates", "epoch", "branches", "horizon", "replay")
         if not 0 < self.discount < 1:
             raise InputError(f"discount is {self.discount}; it must lie strictly between 0 and 1")
 
@@ -144,7 +147,8 @@ class SAC(AbstractAgent):
         def update(state: SACState, draws: Draws) -> tuple[SACState, Array]:
             return self.update(view, state, draws)
 
-        # All draws of a block together: on an accelerator every draw is a kernel.
+        # Draw the random numbers of a whole block at once: on an accelerator every draw costs one
+        # kernel.
         draws = jax.vmap(draw)(state.step + jnp.arange(updates))
         state, metrics = jax.lax.scan(update, state, draws)
         return state, dict(zip(METRICS, jnp.mean(metrics, axis=0), strict=True))
@@ -154,7 +158,7 @@ class SAC(AbstractAgent):
 
     def value(self, state: SACState, z: Latent) -> Float[Array, ""]:
         networks = state.networks
-        return minimum_value(networks.critics, z[None], networks.actor.mode(z)[None])[0]
+        return compute_minimum_value(networks.critics, z[None], networks.actor.mode(z)[None])[0]
 
     def estimate_work(self, latent_size: int, action_size: int, step_products: float) -> Work:
         critic = count_products((latent_size + action_size, *self.hidden, 1))
@@ -187,10 +191,11 @@ class SAC(AbstractAgent):
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return SACState(networks, targets, optimiser, state.replay, state.step + 1), metrics
 
-    def value_bounds(self, view: View) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def compute_value_bounds(self, view: View) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the lowest and the highest possible value.
 
-        The highest is the largest reward forever, or once if that is less.
+        The upper bound is `max(r, r / (1 − γ))` for the largest logged reward `r`. The lower bound
+        is `min(r, r / (1 − γ))` for the smallest logged reward minus the largest assumed penalty.
         """
         low, high = view.reward_range
         lowest = low - _LARGEST_PENALTY * view.penalty_weight
@@ -214,23 +219,25 @@ class SAC(AbstractAgent):
         batch: Experience,
         noise: Float[Array, "2 size action"],
     ) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-        """Return the sum of three losses. Each has a gradient to its own part alone."""
+        """Return the sum of three losses. Each loss has gradients only for its own parameters."""
         actor = networks.actor
         temperature = jax.lax.stop_gradient(jnp.exp(networks.log_temperature))
-        after, _ = soft_values(actor, target_critics, batch.next_latents, temperature, noise[0])
+        after, _ = compute_soft_values(
+            actor, target_critics, batch.next_latents, temperature, noise[0]
+        )
         target = batch.rewards + self.discount * (1 - batch.terminated) * after
-        target = jax.lax.stop_gradient(jnp.clip(target, *self.value_bounds(view)))
+        target = jax.lax.stop_gradient(jnp.clip(target, *self.compute_value_bounds(view)))
         # Without the barrier XLA computes all of it inside the reduction of a metric, which takes
         # 37 µs of an update's 240 for five policies (H200).
         target = jax.lax.optimization_barrier(target)
-        Q = every_member(networks.critics, batch.latents, batch.actions)
+        Q = apply_members(networks.critics, batch.latents, batch.actions)
         critic_loss = jnp.mean((Q - target) ** 2)
         frozen = jax.tree.map(
             lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, networks.critics
         )
-        now, entropies = soft_values(actor, frozen, batch.latents, temperature, noise[1])
+        now, entropies = compute_soft_values(actor, frozen, batch.latents, temperature, noise[1])
         entropy = jnp.mean(entropies)
-        surplus = jax.lax.stop_gradient(entropy) - target_entropy(actor.space)
+        surplus = jax.lax.stop_gradient(entropy) - compute_target_entropy(actor.space)
         total = _CRITICS * critic_loss - jnp.mean(now) + networks.log_temperature * surplus
         metrics = jnp.stack([critic_loss, jnp.mean(Q), entropy, temperature])
         return total, jax.lax.stop_gradient(metrics)
@@ -261,7 +268,7 @@ def _gather(view: View, replay: ReplayBuffer, draws: Draws) -> Float[Array, "siz
     return jnp.where(from_log[:, None], view.logged[draws.logged], replay.rows[draws.imagined])
 
 
-def soft_values(
+def compute_soft_values(
     actor: Actor,
     critics: Critic,
     latents: Float[Array, "n latent"],
@@ -275,26 +282,26 @@ def soft_values(
     if isinstance(actor.space, Discrete):
         log_pi = jax.vmap(actor.log_probabilities)(latents)
         Q = jax.vmap(
-            lambda a: minimum_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)),
+            lambda a: compute_minimum_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)),
             out_axes=1,
         )(jnp.eye(actor.space.n))
         entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=1)
         return jnp.sum(jnp.exp(log_pi) * Q, axis=1) + temperature * entropy, entropy
-    actions, log_density = jax.vmap(actor.action_and_density)(latents, noise)
-    return minimum_value(critics, latents, actions) - temperature * log_density, -log_density
+    actions, log_density = jax.vmap(actor.sample_with_density)(latents, noise)
+    return compute_minimum_value(
+        critics, latents, actions
+    ) - temperature * log_density, -log_density
 
 
-def minimum_value(
+def compute_minimum_value(
     critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
 ) -> Float[Array, " n"]:
     """Return `minᵢ Qᵢ(z, a)`."""
-    return jnp.min(every_member(critics, latents, actions), axis=0)
+    return jnp.min(apply_members(critics, latents, actions), axis=0)
 
 
-def target_entropy(space: ActionSpace) -> float:
-    """What the temperature is tuned for: `−d_A` for a box, a tenth of the largest there is for
-    discrete actions.
-    """
+def compute_target_entropy(space: ActionSpace) -> float:
+    """Return the target entropy: `−d_A` for a box, a tenth of the maximum for discrete actions."""
     if isinstance(space, Discrete):
         return _DISCRETE_ENTROPY * math.log(space.n)
     return -float(space.size)

@@ -5,17 +5,13 @@ Commands import what they need when they run, so that `--help` answers quickly.
 
 import errno
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from gelato.cli.data import data
-from gelato.cli.figure import figure
-from gelato.cli.model import model
 from gelato.cli.parsing import Commands
 from gelato.cli.plugins import load_plugins
-from gelato.cli.policy import evaluate, export, methods, settings, table, train
-from gelato.cli.uncertainty import trust, uncertainty
-from gelato.errors import InputError
+from gelato.errors import InputError, UserCodeError
 from gelato.progress import say
 from gelato.runs.signals import exit_code, remember_interrupts
 
@@ -24,29 +20,41 @@ _DESCRIPTION = """Offline reinforcement learning that knows where its model can 
 Start with `gelato data list`, then `gelato data info four-rooms`. `gelato --version` prints the
 version."""
 
-app = Commands()
-app.command(data, name="data", help="See, make and import logged transitions.")
-app.command(model, name="model", help="Fit the latent model of dynamics and see how good it is.")
-app.command(name="uncertainty")(uncertainty)
-app.command(name="trust")(trust)
-app.command(name="train")(train)
-app.command(name="methods")(methods)
-app.command(name="settings")(settings)
-app.command(name="evaluate")(evaluate)
-app.command(name="table")(table)
-app.command(name="export")(export)
-app.command(name="figure")(figure)
+
+def build_app(*, brief: bool = False) -> Commands:
+    """Collect the commands; with `brief`, their help is one sentence each.
+
+    The help lists what plugins registered, so load the plugins first.
+    """
+    from gelato.cli.data import data
+    from gelato.cli.figure import figure
+    from gelato.cli.model import model
+    from gelato.cli.policy import evaluate, export, methods, settings, table, train
+    from gelato.cli.uncertainty import trust, uncertainty
+
+    app = Commands()
+    app.command(data, name="data", help="List, generate, summarise and import datasets.")
+    app.command(model, name="model", help="Fit the latent dynamics model and measure its accuracy.")
+    for command in (uncertainty, trust, train, methods, settings, evaluate, table, export, figure):
+        summary = (command.__doc__ or "").partition("\n")[0]
+        app.command(command, name=command.__name__, help=summary if brief else None)
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Bad input prints one line on standard error and exits with code 2."""
     remember_interrupts()
-    if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:
         sys.stdout.write(f"{version('gelato-rl')}\n")
         return
     try:
         load_plugins()
-        app.parse(arguments, program="gelato", description=_DESCRIPTION)()
+        app = build_app(brief=not given or given[0].startswith("-"))
+        app.parse(given, program="gelato", description=_DESCRIPTION)()
+    except UserCodeError as error:
+        traceback.print_exception(error.__cause__)
+        _fail(str(error), 2)
     except InputError as error:
         _fail(str(error), 2)
     except OSError as error:
@@ -59,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(1)
         _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
     except MemoryError:
-        _fail("not enough memory for data of that size; use fewer transitions", 2)
+        _fail("not enough memory for this dataset; use fewer transitions", 2)
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -70,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except KeyboardInterrupt:
         _fail(
-            "interrupted; finished work is kept, and no half-written file is left",
+            "interrupted; finished work is saved. Repeat the command to continue",
             exit_code(),
         )
 

@@ -15,20 +15,24 @@ Ref = Annotated[
     str,
     tyro.conf.arg(
         metavar="REF",
-        help="A dataset name (`gelato data list`), minari:ID, d4rl:PATH or file:PATH. Options "
-        "follow as ,key=value: hopper-medium,transitions=50000,seed=1, intersection,episodes=20 or "
-        "file:log.npz,observations=obs,low=-2,high=2",
+        help=(
+            "A dataset name (`gelato data list`), minari:ID, d4rl:PATH or file:PATH. Add options "
+            "as ,key=value without spaces. Examples:\n"
+            "hopper-medium,transitions=50000,seed=1\n"
+            "intersection,episodes=20\n"
+            "file:log.npz,observations=obs,low=-2,high=2"
+        ),
     ),
 ]
 
 
 @data.command(name="list")
 def list_() -> None:
-    """List the named datasets, which of them are made already, and the other sources of data."""
-    from gelato.data import store
+    """List the named datasets, the sizes that already exist here, and the other data sources."""
+    from gelato.data import list_sources, store
     from gelato.data.named import Named, list_made
     from gelato.data.recipes import RECIPES
-    from gelato.data.sources import NAMED, list_sources
+    from gelato.data.sources import NAMED
 
     rows = []
     for recipe in RECIPES.values():
@@ -37,7 +41,7 @@ def list_() -> None:
         sizes = ", ".join(f"{named.size:,} (seed {named.seed})" for named in made)
         size = f"{recipe.size:,}" + (" episodes" if recipe.unit == "episodes" else "")
         rows.append((recipe.name, size, recipe.description, sizes or "-"))
-    print_table(("name", "transitions", "made of", "made here"), rows)
+    print_table(("name", "default size", "policy", "existing sizes"), rows)
     others = []
     for source in list_sources().values():
         if source.name != NAMED:
@@ -61,7 +65,7 @@ def make(
 
     Args:
         name: A name from `gelato data list`.
-        transitions: Number of transitions. Default: that of `gelato data list`.
+        transitions: Number of transitions. Default: the size that `gelato data list` shows.
         episodes: Number of episodes, for the driving datasets.
         seed: Seed of the simulator and the policies.
         workers: Processes to run in parallel. Default: one per core.
@@ -71,22 +75,22 @@ def make(
     from gelato.errors import InputError
 
     if workers is not None and workers < 1:
-        raise InputError(f"--workers {workers} must be at least 1")
+        raise InputError(f"--workers {workers}: must be at least 1")
     given = {"transitions": transitions, "episodes": episodes, "seed": seed}
     options = {option: str(value) for option, value in given.items() if value is not None}
     named = resolve_named(Reference(NAMED, name, options))
     made = make_named(named, workers=workers)
     print_fields(
-        f"{named.reference} {'made' if made else 'was there already'}",
+        f"{named.reference} {'generated' if made else 'already exists'}",
         {"Minari id": named.dataset_id, named.recipe.unit: f"{named.size:,}", "seed": str(seed)},
     )
 
 
 @data.command
 def info(reference: Positional[Ref], json: bool = False, plot: Path | None = None) -> None:
-    """Summarise a dataset: counts, lengths, returns, score, ranges, ends.
+    """Summarise a dataset: counts, episode lengths, returns, score, value ranges, episode ends.
 
-    A named dataset that does not exist yet is made first.
+    A named dataset that does not exist yet is generated first, which can take minutes.
 
     Args:
         reference: The data.
@@ -107,14 +111,14 @@ def info(reference: Positional[Ref], json: bool = False, plot: Path | None = Non
     if json:
         print_json(summary)
     else:
-        print_fields(shorten_reference(summary["reference"]), _readable(summary))
+        print_fields(shorten_reference(summary["reference"]), _format_summary(summary))
 
 
 @data.command(name="import")
 def import_(reference: Positional[Ref], name: str) -> None:
     """Copy a dataset into Minari's store, where any Minari program can open it.
 
-    Minari stores the successor of every step, so steps without one are left out.
+    Minari stores the successor of every step, so steps without one are skipped.
 
     Args:
         reference: The data.
@@ -135,7 +139,8 @@ def import_(reference: Positional[Ref], name: str) -> None:
         {
             "reference": f"minari:{dataset_id}",
             "transitions": f"{len(written):,}",
-            "left out": f"{left_out:,} without a successor, {ends_lost:,} of them terminations",
+            "skipped": f"{left_out:,} steps without a successor; {ends_lost:,} of these were "
+            "terminations",
         },
     )
 
@@ -149,11 +154,11 @@ def _describe_environment(environment: str | None) -> str:
         return "unknown"
     if environment in gymnasium.registry or find_task(environment) is not None:
         return environment
-    return f"{environment} (Gymnasium does not know it; policies cannot be evaluated)"
+    return f"{environment} (not registered in Gymnasium, so policies cannot be evaluated)"
 
 
-def _readable(summary: dict[str, Any]) -> dict[str, str]:
-    def span(name: str, form: str) -> str:
+def _format_summary(summary: dict[str, Any]) -> dict[str, str]:
+    def format_statistics(name: str, form: str) -> str:
         mean, std = summary[f"{name}_mean"], summary[f"{name}_std"]
         low, high = summary[f"{name}_min"], summary[f"{name}_max"]
         return f"{mean:{form}} ± {std:{form}} (from {low:{form}} to {high:{form}})"
@@ -165,8 +170,10 @@ def _readable(summary: dict[str, Any]) -> dict[str, str]:
         "without successor": f"{summary['without_successor']:,}",
         "episodes end by": f"{summary['terminations']:,} terminations, "
         f"{summary['truncations']:,} truncations",
-        "length": span("length", ",.1f"),
-        "return": span("return", ",.1f" if abs(summary["return_mean"]) >= 1 else ".3g"),
+        "length": format_statistics("length", ",.1f"),
+        "return": format_statistics(
+            "return", ",.1f" if abs(summary["return_mean"]) >= 1 else ".3g"
+        ),
         "normalised score": "no reference returns for this environment"
         if score is None
         else f"{score:.1f}",
@@ -176,7 +183,7 @@ def _readable(summary: dict[str, Any]) -> dict[str, str]:
     }
     if "discrete" in space:
         counts = ", ".join(f"{count:,}" for count in summary["action_counts"])
-        fields["actions"] = f"{space['discrete']} discrete; taken {counts} times"
+        fields["actions"] = f"{space['discrete']} discrete; counts: {counts}"
     else:
         low, high = summary["action_range"]
         bounds = zip(space["low"], space["high"], strict=True)
@@ -184,7 +191,7 @@ def _readable(summary: dict[str, Any]) -> dict[str, str]:
             f"[{'-∞' if a is None else a}, {'∞' if b is None else b}]" for a, b in bounds
         )
         fields["actions"] = (
-            f"{len(low)} continuous in {box}; taken {min(low):.4g} to {max(high):.4g}"
+            f"{len(low)} continuous in {box}; data from {min(low):.4g} to {max(high):.4g}"
         )
     return fields | {
         "memory": f"{summary['bytes'] / 1e6:,.1f} MB",

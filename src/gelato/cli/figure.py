@@ -1,4 +1,4 @@
-"""`gelato figure`: draw a registered figure into a file; equal input gives equal bytes."""
+"""`gelato figure`: draw a registered figure into a file. Equal input gives an identical file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,7 @@ def figure(
 ) -> None:
     """Draw a registered figure; `_describe` builds the help that users read."""
     if points is not None and points < _FEWEST_POINTS:
-        raise InputError(f"--points {points} must be at least {_FEWEST_POINTS}")
+        raise InputError(f"--points {points}: must be at least {_FEWEST_POINTS}")
     check_picture(out)
     draw_figure(name, FigureRequest(run, out, points, fitted_to))
     note(f"{out} written")
@@ -38,11 +38,11 @@ def _describe() -> str:
     {" ".join(lines)}
 
     Args:
-        name: Which figure.
-        run: Folder of a fitted model (`gelato model fit`, or `model/` of `gelato train`).
+        name: Figure to draw.
+        run: The folder of `gelato model fit` or `gelato train`.
         out: File to write (.png, .pdf or .svg).
-        points: Data points of `embedding`. Default: 500, or all if there are fewer. The time
-            grows with their square.
+        points: Number of data points in the figure `embedding`. Default: 500, or all if there are
+            fewer. The run time grows with the square of this number.
         fitted_to: New location of the training data, if it moved.
     """
 

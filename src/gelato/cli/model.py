@@ -29,7 +29,7 @@ def fit(
     updates: int | None = None,
     variance_updates: int | None = None,
 ) -> None:
-    """Fit the latent model to a dataset, several seeds together.
+    """Fit the latent model to a dataset, for one or several seeds at once.
 
     Run the same command again to continue a fit that was interrupted or killed. It continues from
     the last checkpoint and ends with the same weights, bit for bit.
@@ -37,14 +37,14 @@ def fit(
     Args:
         reference: The data.
         run: Folder of the run: configuration, weights, metrics, checkpoints.
-        preset: `default`, the best for control in our measurements, or `paper`, the paper's
+        preset: `default` gave the best policies in our measurements; `paper` has the paper's
             hyperparameters.
         seeds: Number of models, fitted by one compiled program.
         first_seed: The first seed.
         latent_size: Dimensions of the latent state.
         decoders: Members of the decoder ensemble.
         batch_size: Transitions in a batch.
-        updates: Updates of phase 1, which trains everything but the variance networks.
+        updates: Updates of phase 1, which trains all networks except the variance networks.
         variance_updates: Updates of phase 2, which trains the variance networks.
     """
     from gelato.data.reference import load
@@ -72,12 +72,13 @@ def check(
     plot: Path | None = None,
     fitted_to: str | None = None,
 ) -> None:
-    """Measure a fitted model on held-out episodes: one step ahead, and in rollouts.
+    """Measure the accuracy of a fitted model on held-out episodes, for one step and for rollouts.
 
     Args:
         run: The folder of `gelato model fit` or `gelato train`.
         json: Print one JSON object and nothing else.
-        plot: Also draw open-loop rollouts against the truth into this file (.png, .pdf or .svg).
+        plot: Also plot open-loop rollouts and the recorded states into this file (.png, .pdf or
+            .svg).
         fitted_to: New location of the training data, if it moved.
     """
     check_picture(plot)
@@ -102,7 +103,7 @@ def load_fitted(run: Path, fitted_to: str | None) -> "FittedModel":
 
 
 def run_check(fitted: "FittedModel") -> dict[str, Any]:
-    """Check a model and show that it is working: large data takes a while."""
+    """Check a model and show a progress message, because large data takes time."""
     from gelato.model.check import check_model
     from gelato.progress import working
 
@@ -120,7 +121,7 @@ def print_check(result: dict[str, Any]) -> None:
 
     seeds = result["seeds"]
     rows = [
-        ("R² of the change of state", "delta_r2", ".4f"),
+        ("R² of the state change", "delta_r2", ".4f"),
         ("negative log-likelihood", "negative_log_likelihood", ".3f"),
         ("50% intervals cover", "coverage_50", ".1%"),
         ("90% intervals cover", "coverage_90", ".1%"),

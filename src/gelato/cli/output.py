@@ -1,8 +1,9 @@
-"""What commands print: tables for people, one JSON object for programs."""
+"""Output of the commands: tables for people, one JSON object for programs."""
 
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,12 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     first, *others = columns
     cells = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False)
-    table.add_column(first, min_width=max((len(row[0]) for row in cells), default=None))
+    if cells:
+        width = max(20, *(len(row[0]) for row in cells))
+        heading = textwrap.fill(first, width, break_long_words=False, break_on_hyphens=False)
+        table.add_column(heading, no_wrap=True)
+    else:
+        table.add_column(first)
     for column in others:
         table.add_column(column)
     for row in cells:
@@ -54,21 +60,21 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def check_picture(path: Path | None) -> None:
-    """Refuse a path that no picture can be written to, before any work is done."""
+    """Raise an error early if no picture can be written to the path."""
     if path is not None and path.suffix not in (".png", ".pdf", ".svg"):
         raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
     check_file(path)
 
 
 def check_records(path: Path | None) -> None:
-    """Refuse a path that no records can be merged into."""
+    """Raise an error early if records cannot be merged into the file."""
     check_file(path)
     if path is not None:
         read_records(path)
 
 
 def check_file(path: Path | None) -> None:
-    """Refuse a path that no file can be written to."""
+    """Raise an error early if no file can be written to the path."""
     if path is None:
         return
     if path.is_dir():

@@ -18,8 +18,8 @@ from tyro.extras import SubcommandApp
 from gelato.errors import InputError
 
 registry = ConstructorRegistry()
-# Messages of Python's own conversions, and ours.
-_PLAINER = (
+# Messages of Python's conversions, and our plainer ones.
+_PLAIN_MESSAGES = (
     (r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is not a whole number"),
     (r"could not convert string to float: ('.*?')", r"\1 is not a number"),
 )
@@ -48,7 +48,7 @@ class Commands(SubcommandApp):
             )
 
     def _refuse_unknown(self, arguments: Sequence[str]) -> None:
-        """Refuse a misspelled option; tyro would complain about its value instead."""
+        """Raise an error for a misspelled option; tyro would report its value instead."""
         found: Any = self
         program = "gelato"
         for argument in arguments:
@@ -76,17 +76,17 @@ def _defer(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
     signature, parameters = inspect.signature(inspect.unwrap(command)), []
     for parameter in signature.parameters.values():
         if parameter.default in (None, ()):
-            # The help itself says what happens without the option.
+            # The help text already states the default.
             kind: Any = parameter.annotation
             hidden = tyro.conf.arg(help_behavior_hint="")
             parameter = parameter.replace(annotation=Annotated[kind, hidden])
         parameters.append(parameter)
     bind.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     bind.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    # A type checker at run time wraps every function; tyro must not look below its wrapper.
+    # A run-time type checker wraps every function. tyro must read the wrapper, not the function.
     vars(bind).pop("__wrapped__", None)
     bind.__name__, bind.__module__ = command.__name__, command.__module__
-    # A continuation line would become a line of its own in the help.
+    # The help would show a continuation line as a separate line.
     bind.__doc__ = re.sub(r"\n {12,}", " ", command.__doc__ or "")
     return bind
 
@@ -108,7 +108,7 @@ def _describe(event: parse_errors.ParseErrorEvent) -> str:
     if isinstance(event, parse_errors.MissingSubcommand):
         choices = ", ".join(event.subcommand_spec.parser_from_name)
         if event.found_token is None:
-            return f"missing a command; choose one of {choices}"
+            return f"no command given; choose one of {choices}"
         return f"unknown command {event.found_token!r}; choose one of {choices}"
     if isinstance(event, parse_errors.InvalidChoice):
         choices = ", ".join(event.choices)
@@ -119,11 +119,11 @@ def _describe(event: parse_errors.ParseErrorEvent) -> str:
         return f"unknown option or argument: {' '.join(event.tokens)}"
     if isinstance(event, parse_errors.InstantiationFailure):
         message = " ".join(str(event.message).split())
-        for technical, plain in _PLAINER:
+        for technical, plain in _PLAIN_MESSAGES:
             message = re.sub(technical, plain, message)
         where = "" if event.argument is None else f"{_name(event.argument)}: "
         return f"{where}{message}"
-    return "the arguments cannot be understood"
+    return "cannot parse the arguments"
 
 
 def _name(argument: Any) -> str:

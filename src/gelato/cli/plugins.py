@@ -1,8 +1,8 @@
 """Plugins: modules that register tasks, sources, penalties, methods or figures.
 
-The command line imports them before it reads its arguments. An installed package names its module
-as an entry point of the group `gelato.plugins`. `GELATO_PLUGINS` names more, separated by commas:
-module names, or paths of Python files.
+The command line imports them before it reads its arguments. An installed package registers its
+module as an entry point of the group `gelato.plugins`. `GELATO_PLUGINS` lists more plugins,
+separated by commas, as module names or file paths.
 """
 
 import os
@@ -43,7 +43,8 @@ def _import_named(name: str) -> None:
         if error.name != module:
             raise
         raise InputError(
-            f"{VARIABLE}: no module is called {name!r}; correct it, or write the path of its file"
+            f"{VARIABLE}: cannot find the module {name!r}. Correct the name, or give the path of "
+            "its Python file"
         ) from error
     except InputError as error:
         raise InputError(f"{VARIABLE}: {name}: {error}") from error

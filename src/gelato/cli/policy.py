@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from gelato.cli.data import Ref
 from gelato.cli.output import check_file, print_json, print_table, print_title
@@ -40,32 +40,34 @@ def train(
 ) -> None:
     """Train policies from logged data: load the data, fit a model, train, evaluate.
 
-    If the command is interrupted, repeat it to resume from the last checkpoint. All seeds, and
-    methods that share a model and an agent, train in one program. The real environment only
-    measures returns; it chooses nothing. The report shows the last policy; the policy with the
-    best return is kept too.
+    If the command is interrupted, repeat it to resume from the last checkpoint. All seeds train in
+    one compiled program, together with methods that use the same model and agent. The real
+    environment is used only to measure returns; no training decision depends on it. The report
+    shows the last policy. The policy with the best return is saved as well.
 
     Args:
         reference: The data.
-        run: Folder for everything that this training writes.
+        run: Run folder: all output of this training.
         method: One or more methods (`gelato methods` explains them). Methods share fitted models.
         seeds: Number of seeds. Each has its own model.
         first_seed: First seed.
-        preset: `default` is the setting of our tables. `small` takes minutes on a laptop.
-        transitions: Size of a named dataset, instead of its default size.
-        model: Folder of a latent model that `gelato model fit` made, instead of fitting one here.
+        preset: `default` has the settings of our published tables. `small` finishes in minutes on a
+            laptop.
+        transitions: Size of a named dataset. Default: the size that `gelato data list` shows.
+        model: Use the latent model in this folder (from `gelato model fit`). Default: fit a new
+            one.
         penalty: Penalty on imagined steps (`gelato uncertainty --help` lists them).
-        penalty_weight: Penalty weight λ, in units of reward for a penalty of 1 (the level of
-            clearly out-of-distribution pairs). Default: chosen from the dataset's score on
-            locomotion tasks, else 4.
-        real_fraction: Fraction of real data in each batch. Default: 0.05; 0.5 on good locomotion
-            data and in Four Rooms.
+        penalty_weight: Penalty weight λ: the reward subtracted for a penalty of 1, the value of
+            clearly out-of-distribution pairs. Default: on locomotion tasks chosen from the
+            dataset's score, else 4.
+        real_fraction: Fraction of real data in each batch. Default: 0.05; on locomotion datasets
+            with a high score and in Four Rooms 0.5.
         state_noise: Noise on imagined states, in standard deviations of the data's states.
             Default: 0.01; 0 in Four Rooms and driving.
-        updates: Updates of each policy. Default: 300,000; 30,000 with `small`. For driving, where
-            PPO learns, it counts imagined steps.
-        model_updates: Updates of the model's first phase and of the ensemble. The second phase
-            takes a fifth of it.
+        updates: Updates of each policy. Default: 300,000; 30,000 with `small`. Driving tasks use
+            PPO; there it is the number of imagined steps.
+        model_updates: Updates of the model's first phase and of the ensemble. The model's second
+            phase takes a fifth as many.
         evaluations: Evaluations in the real environment. Default: 10; 5 with `small`.
         episodes: Episodes per evaluation. Default: 10; 5 with `small`.
         set: Any other setting as NAME=VALUE, such as sac.horizon=10 or latent.model.decoders=7
@@ -124,11 +126,13 @@ def methods() -> None:
     from gelato.training.presets import list_methods
 
     rows = [(method.name, method.help) for method in list_methods().values()]
-    print_table(("method", "what it is"), rows)
+    print_table(("method", "description"), rows)
 
 
 def settings(reference: Positional[Ref], preset: Literal["default", "small"] = "default") -> None:
     """List every setting that `gelato train --set NAME=VALUE` accepts, with its value for the data.
+
+    A named dataset that does not exist yet is generated first, which can take minutes.
 
     Args:
         reference: The data.
@@ -144,7 +148,7 @@ def settings(reference: Positional[Ref], preset: Literal["default", "small"] = "
 def _choose_methods(
     names: tuple[str, ...], parts: "Parts", changes: dict[str, Any]
 ) -> "list[Method]":
-    """Make the methods. A change must apply to at least one of them."""
+    """Make the methods and apply the changes. Each change must affect at least one method."""
     from gelato.training.presets import change_method, make_method
 
     chosen = [make_method(name, parts) for name in dict.fromkeys(names)]
@@ -163,7 +167,7 @@ def _choose_methods(
 
 
 def _refuse_unused(options: dict[str, Any], methods: "list[Method]") -> None:
-    """Refuse an option that changes nothing for any of the methods."""
+    """Raise an error if an option has no effect on any of the methods."""
     from gelato.dynamics.latent import LatentFit
 
     names = ", ".join(method.name for method in methods)
@@ -174,7 +178,7 @@ def _refuse_unused(options: dict[str, Any], methods: "list[Method]") -> None:
         if value is not None and not used:
             kind = "a model" if option == "model-updates" else "the latent model"
             raise InputError(
-                f"--{option} changes nothing for {names}: it applies to methods with {kind}"
+                f"--{option} has no effect on {names}: it applies only to methods with {kind}"
             )
 
 
@@ -224,13 +228,22 @@ def _print_records(records: list[dict[str, Any]]) -> None:
     ]
     first = records[0]
     where = (
-        "no environment to run them in"
+        "no returns: the environment is not available"
         if first["return"] is None
         else f"return ± its 95% interval from {first['episodes']} episodes"
     )
     print_title(f"{shorten_reference(first['dataset'])}, {where}")
     print_table(
-        ("method", "λ", "seed", "return (last)", "score", "best", "value (model)", "U along it"),
+        (
+            "method",
+            "λ",
+            "seed",
+            "return (last)",
+            "score",
+            "best return",
+            "critic value",
+            "mean penalty",
+        ),
         rows,
     )
 
@@ -247,7 +260,7 @@ def evaluate(
 ) -> None:
     """Run trained policies in the real environment, on all cores.
 
-    Actions are deterministic, and the seeds of the environment are always the same.
+    Actions are deterministic, and every evaluation uses the same environment seeds.
 
     Args:
         run: The folder of `gelato train`.
@@ -269,7 +282,7 @@ def evaluate(
     from gelato.training.policies import environment_for, evaluate_run, trained_policies
 
     if episodes < 1:
-        raise InputError(f"episodes is {episodes}; run at least one")
+        raise InputError(f"--episodes {episodes}: must be at least 1")
     check_video(video)
     check_file(video)
     if environment is not None:
@@ -298,7 +311,9 @@ def evaluate(
 
 
 def table(
-    runs: Positional[tuple[Path, ...]],
+    runs: Positional[
+        Annotated[tuple[Path, ...], arg(metavar="PATH [PATH ...]", help_behavior_hint="(required)")]
+    ],
     format: Literal["md", "latex", "json"] = "md",
     out: Path | None = None,
 ) -> None:
@@ -317,7 +332,7 @@ def table(
     from gelato.runs.files import write_atomically
 
     if not runs:
-        raise InputError("name the folder of at least one run")
+        raise InputError("give at least one run folder")
     check_file(out)
     records = gather(runs)
     if format == "json":
@@ -367,9 +382,9 @@ def export(
     from gelato.training.policies import trained_policies
 
     if onnx.suffix != ".onnx":
-        raise InputError(f"{onnx}: a graph must end in .onnx")
+        raise InputError(f"{onnx}: the file name must end in .onnx")
     if prototypes < 2:
-        raise InputError(f"prototypes is {prototypes}; the guard needs at least 2")
+        raise InputError(f"--prototypes {prototypes}: must be at least 2")
     check_file(onnx)
     chosen = trained_policies(run, which, method, seed)[0]
     metadata = {

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from gelato.errors import InputError
 
-# The data decides these; nobody sets them.
+# These are derived from the data and cannot be set.
 _CHOSEN = ("score", "task")
 
 
@@ -74,11 +74,12 @@ def list_settings(parts: Any, prefix: str = "") -> list[tuple[str, str, str]]:
 
 
 def _read_field_help(settings: type) -> dict[str, str]:
-    """Read the strings that stand below the fields of a dataclass."""
+    """Read the docstrings below the fields of a dataclass."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
     body = tree.body[0].body  # type: ignore[attr-defined]
     found = {}
     for node, after in pairwise(body):
         if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr):
-            found[node.target.id] = str(after.value.value)  # type: ignore[union-attr, attr-defined]
+            text = str(after.value.value)  # type: ignore[attr-defined]
+            found[node.target.id] = " ".join(text.split())  # type: ignore[union-attr]
     return found

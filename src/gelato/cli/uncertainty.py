@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gelato.uncertainty.trust import Trust
 
 _PENALTIES = describe_penalties("latent")
-_TRUST_HELP = f"The penalty that decides. Default: guard. One of {_PENALTIES}."
+_TRUST_HELP = f"Penalty to use. Default: guard. One of {_PENALTIES}."
 # Episodes shown.
 _LEAST_KNOWN = 5
 
@@ -49,20 +49,22 @@ def uncertainty(
     results: Path | None = None,
     fitted_to: str | None = None,
 ) -> None:
-    """Compare penalties with the model's true one-step error, on the data and on shifts from it.
+    """Measure how well each penalty predicts the model's one-step error on data and shifted data.
 
-    The real simulator is put into each state (MuJoCo tasks, Four Rooms). Without a simulator, or
-    with `--no-simulator`, the error is measured on held-out transitions only, and the output says
-    so.
+    The true next state comes from the real simulator, which is set to each state (MuJoCo tasks,
+    Four Rooms). Without a simulator, or with `--no-simulator`, the error is measured on held-out
+    transitions only, and the output says so.
 
     Args:
         run: The folder of `gelato model fit` or `gelato train`.
-        rows: State-actions in each shift.
-        points: Search neighbours among at most this many transitions, spread evenly. Default: all.
-        calibration: `default` subtracts the level on the data, `paper` divides by the maximum.
+        rows: Number of state-actions per shift (a set of state-actions away from the data).
+        points: Maximum number of transitions to search for neighbours, spread evenly. Default: all.
+        calibration: `default` subtracts the median penalty on the data and divides by how far the
+            median on out-of-distribution pairs lies above it; `paper` divides by the maximum.
         simulator: Use the simulator, if there is one.
         json: Print one JSON object and nothing else.
-        plot: Also draw risk against coverage, and penalty against error (.png, .pdf or .svg).
+        plot: Also plot risk–coverage curves, and the error for each penalty value (.png, .pdf or
+            .svg).
         results: Also merge the records into this JSON file.
         fitted_to: New location of the training data, if it moved.
     """
@@ -70,10 +72,14 @@ def uncertainty(
     from gelato.uncertainty.judge import judge_penalties
 
     if rows < 20:
-        raise InputError(f"rows is {rows}. Use at least 20: ranks of fewer rows say nothing")
+        raise InputError(
+            f"--rows {rows}: must be at least 20; a rank correlation of fewer rows is not "
+            "meaningful"
+        )
     if not penalties:
         raise InputError(
-            "name at least one penalty after --penalties, or leave it out for all of them"
+            "give at least one penalty after --penalties, or leave out the option for the default "
+            "list"
         )
     for name in penalties:
         find_penalty(name, "latent")
@@ -128,7 +134,7 @@ def trust(
     out: Path | None = None,
     fitted_to: str | None = None,
 ) -> None:
-    """Say on which state-actions a fitted model can be trusted, and how wrong it can be.
+    """Report for which state-actions a fitted model can be trusted, and how wrong it can be.
 
     `gelato trust RUN DATA` judges the state-actions of other data. `gelato trust RUN --policy`
     judges the actions that trained policies would take, at logged states and along imagined
@@ -139,7 +145,7 @@ def trust(
         data: The data to judge, by its reference (`file:log.npz`, `hopper-medium`, …). With
             `--policy`, the states at which policies are judged. Default: held-out episodes.
         policy: Judge the trained policies of the run.
-        rows: Judge at most this many rows, spread evenly over the data.
+        rows: Maximum number of rows to judge, spread evenly over the data.
         seed: The seed of the model and policy. Default: 0, or with `--policy` all seeds.
         method: With `--policy`: the method to judge. Default: all methods.
         which: With `--policy`: the last policies, or those with the best return in training.
@@ -157,7 +163,7 @@ def trust(
     from gelato.uncertainty.conformal import check_rate
 
     if rows < 1:
-        raise InputError(f"rows is {rows}. Judge at least one")
+        raise InputError(f"--rows {rows}: must be at least 1")
     if penalty is not None:
         find_penalty(penalty, "latent")
     check_rate("coverage", coverage)
@@ -253,11 +259,9 @@ def _judge_data(
         f"{data}: the model can be trusted on {share:.0%} of {len(judged):,} rows",
         {
             f"{judge.penalty} penalty": (
-                f"median {median:.2f}, 95% {high:.2f}, largest {largest:.2f}"
+                f"median {median:.2f}, 95th percentile {high:.2f}, maximum {largest:.2f}"
             ),
-            "trusted up to": (
-                f"{judge.limit:.2f} (false alarms at most {judge.false_alarm_rate:.1%})"
-            ),
+            "threshold": (f"{judge.limit:.2f} (false alarms at most {judge.false_alarm_rate:.1%})"),
             "out-of-distribution pairs": f"{judge.foreign_trusted:.0%} would be trusted",
             "error bound": f"median {np.median(bounds):.3g} standard deviations of the states",
             "it should hold for": f"{judge.bounds.coverage:.1%} of a new episode's rows",
@@ -338,7 +342,8 @@ def _print_least_known(judged: list[dict[str, Any]]) -> None:
         worst = max(own, key=lambda row: row["penalty"])
         at = f"{worst['penalty']:.2f} at step {worst['step']}"
         rows.append((str(episode), f"{len(own):,}", trusted, f"{mean[episode]:.2f}", at))
-    print_table(("least known episodes", "rows judged", "trusted", "mean penalty", "largest"), rows)
+    print_title("episodes with the largest penalty")
+    print_table(("episode", "rows", "trusted", "mean penalty", "maximum"), rows)
 
 
 def _list_scales(report: "Report") -> dict[str, Any]:
@@ -375,9 +380,11 @@ def _print_records(records: list[dict[str, Any]]) -> None:
     ]
     first = records[0]
     title = (
-        f"{first['dataset']}, truth: {first['truth']}, {seeds} model seed{'s' if seeds > 1 else ''}"
+        f"{first['dataset']}, true error from: {first['truth']}, {seeds} model "
+        f"seed{'s' if seeds > 1 else ''}"
     )
     print_table((title, *shifts, "µs"), rows)
-    print_table(
-        ("rank correlation with the true error / AUROC of an error above the data's 95% level",), []
+    legend = (
+        "rank correlation with the true error / AUROC of errors above the data's 95th percentile"
     )
+    print_table((legend,), [])

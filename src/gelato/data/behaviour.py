@@ -1,4 +1,4 @@
-"""Behaviour policies of the named datasets: uniform actions, and trained policies in the package.
+"""Behaviour policies of the named datasets: uniform actions, and trained policies in this package.
 
 The policies use NumPy only: worker processes that step a simulator do not need JAX.
 """
@@ -20,9 +20,13 @@ _LOG_STD_RANGE = (-5.0, 2.0)
 def load_policy(name: str, action_space: gymnasium.Space[Any]) -> Policy:
     """Return the policy `random`, or a trained policy such as `hopper-medium`."""
     if name == "random":
-        return _uniform(action_space)
+        return _make_uniform_policy(action_space)
     weights = load_weights(name)
-    draw = categorical if isinstance(action_space, gymnasium.spaces.Discrete) else tanh_gaussian
+    draw = (
+        sample_categorical
+        if isinstance(action_space, gymnasium.spaces.Discrete)
+        else sample_tanh_gaussian
+    )
 
     def act(observation: np.ndarray, rng: np.random.Generator) -> Action:
         return draw(weights, observation.ravel(), rng)
@@ -31,12 +35,12 @@ def load_policy(name: str, action_space: gymnasium.Space[Any]) -> Policy:
 
 
 def load_weights(name: str) -> dict[str, np.ndarray]:
-    """Return the weights of a trained policy for `tanh_gaussian` or `categorical`."""
+    """Return the weights of a trained policy for `sample_tanh_gaussian` or `sample_categorical`."""
     with (files("gelato.data") / "policies" / f"{name}.npz").open("rb") as file:
         return {key: np.asarray(value, np.float32) for key, value in np.load(file).items()}
 
 
-def _uniform(space: gymnasium.Space[Any]) -> Policy:
+def _make_uniform_policy(space: gymnasium.Space[Any]) -> Policy:
     if isinstance(space, gymnasium.spaces.Discrete):
         return lambda _, rng: rng.integers(space.n)
     if isinstance(space, gymnasium.spaces.Box):
@@ -44,30 +48,30 @@ def _uniform(space: gymnasium.Space[Any]) -> Policy:
     raise TypeError(f"no uniform policy for {space}")
 
 
-def tanh_gaussian(
+def sample_tanh_gaussian(
     weights: dict[str, np.ndarray],
     observation: Float[np.ndarray, " state"],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, " action"]:
     """Sample `tanh(μ + σ ε)`; two hidden ReLU layers compute `(μ, log σ)`."""
-    out = _outputs(weights, observation)
+    out = _compute_outputs(weights, observation)
     size = len(out) // 2
     mean, log_std = out[:size], out[size:].clip(*_LOG_STD_RANGE)
     return np.tanh(mean + np.exp(log_std) * rng.standard_normal(size, dtype=np.float32))
 
 
-def categorical(
+def sample_categorical(
     weights: dict[str, np.ndarray],
     observation: Float[np.ndarray, " state"],
     rng: np.random.Generator,
 ) -> np.int64:
     """Sample a discrete action; two hidden ReLU layers compute its logits."""
     # The argmax of logits with Gumbel noise is a sample from their softmax.
-    logits = _outputs(weights, observation)
+    logits = _compute_outputs(weights, observation)
     return np.int64(np.argmax(logits + rng.gumbel(size=len(logits))))
 
 
-def _outputs(
+def _compute_outputs(
     weights: dict[str, np.ndarray], observation: Float[np.ndarray, " state"]
 ) -> Float[np.ndarray, " out"]:
     hidden = observation.astype(np.float32)

@@ -22,7 +22,8 @@ Recorded = Sequence[Any] | np.ndarray
 
 # Rounding to float32 may move an action slightly beyond its bound.
 _ACTION_TOLERANCE = 1e-4
-# Two states are the same if they differ by less than this fraction of each column's deviation.
+# Two states count as equal if they differ by less than this fraction of each column's standard
+# deviation.
 _SAME_STATE = 1e-3
 # Integers above this limit are probably not numbers of discrete actions.
 _MOST_INFERRED_ACTIONS = 1_000
@@ -183,8 +184,8 @@ def _truncations(
         if unmarked.any() and columns.timeouts is not None:
             row = int(np.argmax(unmarked))
             note(
-                f"{columns.source}: {unmarked.sum():,} jumps in the states, the first after row "
-                f"{row}; each one is treated as the end of an episode"
+                f"{columns.source}: {unmarked.sum():,} rows whose successor is not the next row's "
+                f"state, the first at row {row}; an episode ends at each of them"
             )
     elif columns.episode_limit is not None and not truncated.any():
         truncated |= _limit_reached(terminated, columns.episode_limit)
@@ -213,7 +214,7 @@ def _jumps(
 
 
 def _limit_reached(terminated: Bool[np.ndarray, " n"], limit: int) -> Bool[np.ndarray, " n"]:
-    """Return which steps reach the time limit, if only terminations and the limit end episodes."""
+    """Return which steps reach the time limit, if nothing but it and terminations ends episodes."""
     steps = np.arange(len(terminated))
     starts = np.concatenate([[0], np.flatnonzero(terminated) + 1])
     since_start = steps - starts[np.searchsorted(starts, steps, side="right") - 1]
@@ -271,7 +272,7 @@ def _infer_space(raw: Column, values: Num[np.ndarray, "n action"], source: str) 
     low, high = values.min(axis=0), values.max(axis=0)
     if (low >= -1 - _ACTION_TOLERANCE).all() and (high <= 1 + _ACTION_TOLERANCE).all():
         return Continuous((-1.0,) * values.shape[1], (1.0,) * values.shape[1])
-    # A constant action needs a range of positive width; next to a large value, 1 is too narrow.
+    # A constant action needs a range of positive width. For large values a width of 1 is too small.
     room = np.where(low == high, np.maximum(1, 1e-3 * np.abs(low)), 0)
     low, high = low - room, high + room
     return Continuous(tuple(map(float, low)), tuple(map(float, high)))

@@ -1,19 +1,19 @@
 """Read files of transitions: D4RL's HDF5 layouts (v0, v1, v2) and plain .npz, .hdf5 and .h5."""
 
 import math
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from gelato.data.columns import Columns, assemble
+from gelato.data.hdf5 import list_datasets, open_hdf5, read_dataset
 from gelato.data.spaces import ActionSpace, Continuous
 from gelato.data.transitions import Transitions
 from gelato.errors import InputError
 from gelato.progress import note
+from gelato.runs.npz import open_arrays
 from gelato.tasks.task import find_task
 
 # The usual names of each field, most common first.
@@ -63,7 +63,7 @@ def load_file(
 
 
 def _of_every_dimension(space: ActionSpace | None, columns: Columns) -> ActionSpace | None:
-    """Use a range with one number for all action dimensions; `assemble` checks the rest."""
+    """Use a range of one number for all action dimensions; `assemble` checks other cases."""
     if not isinstance(space, Continuous) or space.size > 1:
         return space
     size = math.prod(columns.actions.shape[1:])
@@ -101,6 +101,8 @@ def _open(path: Path) -> Iterator[tuple[set[str], Read]]:
         raise InputError(f"{path}: no such file")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name the file inside it")
+    if not path.is_file():
+        raise InputError(f"{path}: is not a plain file; copy its content into one")
     kind = path.suffix.lower()
     if kind == ".npz":
         with _open_npz(path) as opened:
@@ -116,60 +118,20 @@ def _open(path: Path) -> Iterator[tuple[set[str], Read]]:
 
 @contextmanager
 def _open_npz(path: Path) -> Iterator[tuple[set[str], Read]]:
-    try:
-        archive = np.load(path)
-    except PermissionError as error:
-        raise InputError(f"{path}: no permission to read it") from error
-    except ValueError as error:
-        raise InputError(f"{path}: not a readable .npz file; it has another format") from error
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path}: not a readable .npz file, perhaps cut short ({error})"
-        ) from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InputError(f"{path}: a single array, not an .npz archive of named arrays")
-
-    def read(name: str) -> np.ndarray:
-        try:
-            return _compact(archive[name], f"{path}: {name}")
-        except ValueError as error:
-            if "allow_pickle" not in str(error):
-                raise InputError(f"{path}: field {name} cannot be read ({error})") from error
-            raise InputError(
-                f"{path}: field {name} holds Python objects; write it as one array of numbers"
-            ) from error
-        except (OSError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path}: field {name} cannot be read ({error})") from error
-
-    with archive:
-        yield set(archive.files), read
+    with open_arrays(path) as arrays:
+        yield (
+            set(arrays.members),
+            lambda name: _compact(arrays.read(name), f"{path}: {name}"),
+        )
 
 
 @contextmanager
 def _open_hdf5(path: Path) -> Iterator[tuple[set[str], Read]]:
-    try:
-        file = h5py.File(path, "r")
-    except PermissionError as error:
-        raise InputError(f"{path}: no permission to read it") from error
-    except OSError as error:
-        raise InputError(
-            f"{path}: not a readable HDF5 file, perhaps cut short ({error})"
-        ) from error
-
-    def read(name: str) -> np.ndarray:
-        try:
-            return _compact(np.asarray(file[name][()]), f"{path}: {name}")
-        except (OSError, TypeError) as error:
-            raise InputError(
-                f"{path}: field {name} cannot be read, the file is damaged ({error})"
-            ) from error
-
-    names: set[str] = set()
-    with file:
-        file.visititems(
-            lambda name, item: names.add(name) if isinstance(item, h5py.Dataset) else None
+    with open_hdf5(path) as file:
+        yield (
+            list_datasets(file, path),
+            lambda name: _compact(read_dataset(file, name, path), f"{path}: {name}"),
         )
-        yield names, read
 
 
 def _compact(array: np.ndarray, what: str) -> np.ndarray:
@@ -188,5 +150,6 @@ def _say_if_coarse(low: np.ndarray, high: np.ndarray, what: str) -> None:
     for column in np.flatnonzero((width > 0) & (width < _FEWEST_STEPS * step))[:1]:
         note(
             f"{what}: column {column} varies by {width[column]:.3g}, but single precision stores "
-            f"its values in steps of {step[column]:.2g}; subtract the first value"
+            f"its values in steps of {step[column]:.2g}. Subtract the first value from the whole "
+            "column before you save the file"
         )

@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import gymnasium
@@ -22,10 +23,11 @@ from gelato.data.behaviour import Action, Policy, load_policy
 from gelato.data.recipes import Recipe
 from gelato.errors import InputError
 from gelato.tasks.environments import make_environment
-from gelato.tasks.four_rooms import cell_at, in_region
+from gelato.tasks.four_rooms import find_cell, in_region
 from gelato.tasks.workers import worker_pool
 
-# Steps per task of a worker: enough to hide the cost of submitting it, few enough to share evenly.
+# Steps per task of a worker: large enough that the cost of submitting a task is small, and small
+# enough to balance the workers.
 _STEPS_PER_TASK = 2_000
 
 
@@ -53,7 +55,7 @@ class Episode:
         )
 
 
-def amount(recipe: Recipe, episode: Episode) -> int:
+def count_units(recipe: Recipe, episode: Episode) -> int:
     """Return how much an episode adds to a dataset, in the unit of the recipe."""
     return len(episode) if recipe.unit == "transitions" else 1
 
@@ -61,14 +63,14 @@ def amount(recipe: Recipe, episode: Episode) -> int:
 def generate(
     recipe: Recipe, size: int, *, seed: int, workers: int | None = None
 ) -> Iterator[Episode]:
-    """Yield exactly `size` transitions or episodes, an equal share from each policy."""
+    """Yield `size` transitions or episodes, the same number from each policy."""
     workers = workers or os.cpu_count() or 1
     parts = len(recipe.policies)
     try:
         with worker_pool(workers) as executor:
             for index in range(parts):
                 share = size * (index + 1) // parts - size * index // parts
-                yield from _share(recipe, index, share, seed, workers, executor)
+                yield from _generate_share(recipe, index, share, seed, workers, executor)
     except BrokenProcessPool as error:
         raise InputError(
             "a worker process died, perhaps out of memory; try fewer workers"
@@ -77,7 +79,9 @@ def generate(
 
 def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -> list[Episode]:
     """Run the episodes with these numbers, and drop those that enter the recipe's hole."""
-    environment, policy, time_limit = _prepare(recipe.environment, recipe.policies[policy_index])
+    environment, policy, time_limit = _prepare(
+        recipe.environment, recipe.policies[policy_index], get_ident()
+    )
     steps = min(recipe.episode_steps or time_limit, time_limit)
     episodes = []
     for number in numbers:
@@ -87,15 +91,21 @@ def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -
         rng = np.random.default_rng(sequence)
         episode = _run_episode(environment, policy, steps, reset_seed, rng)
         if recipe.hole is None or not any(
-            in_region(cell_at(seen), recipe.hole) for seen in episode.observations
+            in_region(find_cell(seen), recipe.hole) for seen in episode.observations
         ):
             episodes.append(episode)
     return episodes
 
 
 @cache
-def _prepare(environment_id: str, policy_name: str) -> tuple[gymnasium.Env[Any, Any], Policy, int]:
-    """Return the simulator without its slow wrappers, the policy and the time limit."""
+def _prepare(
+    environment_id: str, policy_name: str, thread: int
+) -> tuple[gymnasium.Env[Any, Any], Policy, int]:
+    """Return the simulator without its slow wrappers, the policy and the time limit.
+
+    Threads must not step the same simulator, so every thread has its own.
+    """
+    del thread
     environment = make_environment(environment_id)
     time_limit = environment.spec.max_episode_steps if environment.spec else None
     return (
@@ -128,7 +138,7 @@ def _run_episode(
     )
 
 
-def _share(
+def _generate_share(
     recipe: Recipe, policy_index: int, size: int, seed: int, workers: int, executor: Executor | None
 ) -> Iterator[Episode]:
     """Yield episodes of one policy, in order, until its share is full."""
@@ -151,9 +161,11 @@ def _share(
         for episode in waiting.popleft()[1].result():
             if there < size:
                 kept = (
-                    episode.cut(size - there) if amount(recipe, episode) > size - there else episode
+                    episode.cut(size - there)
+                    if count_units(recipe, episode) > size - there
+                    else episode
                 )
-                episodes, there = episodes + 1, there + amount(recipe, kept)
+                episodes, there = episodes + 1, there + count_units(recipe, kept)
                 yield kept
 
 

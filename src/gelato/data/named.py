@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gelato.data import store
 from gelato.data.files import FILE_TYPES
-from gelato.data.generate import Episode, amount, generate
+from gelato.data.generate import Episode, count_units, generate
 from gelato.data.recipes import Recipe, find_recipe
 from gelato.data.sources import Reference, describe_sources
 from gelato.errors import InputError
@@ -38,8 +38,8 @@ class Named:
 def resolve_named(parsed: Reference) -> Named:
     """Return the dataset with the size and seed of a reference.
 
-    Without options this is the default dataset. If it was not made yet but others were, it is the
-    largest of these.
+    Without options this is the default dataset. If it does not exist yet but other sizes do, it is
+    the largest of these.
     """
     name = parsed.target
     if Path(name).expanduser().is_file():
@@ -49,8 +49,8 @@ def resolve_named(parsed: Reference) -> Named:
     if ":" in name:
         prefix = name.partition(":")[0]
         raise InputError(
-            f"no source is called {prefix!r}; write {describe_sources()}, or name the plugin that "
-            "registers it in GELATO_PLUGINS"
+            f"unknown data source {prefix!r}. Write {describe_sources()}. If a plugin registers "
+            "this source, list the plugin in GELATO_PLUGINS"
         )
     recipe = find_recipe(name)
     default = Named(recipe, recipe.size)
@@ -58,10 +58,10 @@ def resolve_named(parsed: Reference) -> Named:
         wrong = {"transitions", "episodes"} - {recipe.unit}
         if wrong & parsed.options.keys():
             raise InputError(
-                f"{recipe.name} is counted in {recipe.unit}; write {recipe.name},{recipe.unit}=N"
+                f"{recipe.name} has its size in {recipe.unit}. Write {recipe.name},{recipe.unit}=N"
             )
-        size = _whole(parsed, recipe.unit, recipe.size, least=1)
-        return Named(recipe, size, _whole(parsed, "seed", 0, least=0))
+        size = _read_whole_number(parsed, recipe.unit, recipe.size, least=1)
+        return Named(recipe, size, _read_whole_number(parsed, "seed", 0, least=0))
     if not store.exists(default.dataset_id):
         made = list_made(recipe)
         if made:
@@ -94,7 +94,7 @@ def make_named(named: Named, *, workers: int | None = None) -> bool:
 
         def count() -> Iterator[Episode]:
             for episode in generate(recipe, named.size, seed=named.seed, workers=workers):
-                advance(amount(recipe, episode))
+                advance(count_units(recipe, episode))
                 yield episode
 
         episodes, steps = count(), named.size
@@ -117,7 +117,7 @@ def make_named(named: Named, *, workers: int | None = None) -> bool:
     return True
 
 
-def _whole(parsed: Reference, option: str, default: int, *, least: int) -> int:
+def _read_whole_number(parsed: Reference, option: str, default: int, *, least: int) -> int:
     text = parsed.options.get(option, str(default)).replace("_", "")
     if not text.isdecimal() or int(text) < least:
         raise InputError(

@@ -11,7 +11,7 @@ from gelato.tasks.four_rooms import FOUR_ROOMS, FOUR_ROOMS_GOAL, Region
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a named dataset is made: each policy contributes an equal part in the real environment.
+    """The recipe of a named dataset: each policy contributes an equal part in the real environment.
 
     `size` counts transitions or whole episodes (`unit`). `episode_steps` is a time limit: with 1,
     each sample starts from a fresh state. Episodes that enter the `hole` of Four Rooms are dropped.
@@ -85,8 +85,8 @@ def find_recipe(name: str) -> Recipe:
     if name in RECIPES:
         return RECIPES[name]
     near = get_close_matches(name, RECIPES, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "`gelato data list` shows the names"
+    hint = f"did you mean {near[0]}?" if near else "`gelato data list` shows the names."
     raise InputError(
-        f"no dataset is called {name!r}; {hint} (write file:PATH or d4rl:PATH for a file, "
-        "minari:ID for a Minari dataset)"
+        f"unknown dataset {name!r}; {hint} For a file, write file:PATH or d4rl:PATH; for a Minari "
+        "dataset, minari:ID"
     )

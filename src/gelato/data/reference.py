@@ -4,7 +4,7 @@
 |---|---|
 | `hopper-medium` | a named dataset, made on first use |
 | `hopper-medium,transitions=50000,seed=1` | the same recipe, another size or seed |
-| `intersection,episodes=20` | driving is counted in episodes |
+| `intersection,episodes=20` | driving datasets have their size in episodes |
 | `minari:ID` | a Minari dataset, local or remote |
 | `d4rl:PATH` | a D4RL HDF5 file |
 | `file:PATH` | a plain `.npz`, `.hdf5` or `.h5` file |
@@ -24,6 +24,7 @@ from gelato.data.named import make_named, resolve_named
 from gelato.data.sources import (
     NAMED,
     Reference,
+    list_sources,
     load_reference,
     parse_reference,
     register_source,
@@ -32,6 +33,8 @@ from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.tasks.task import find_task
+
+__all__ = ["list_sources", "load", "register_source"]
 
 
 def load(reference: str | Path) -> Dataset:

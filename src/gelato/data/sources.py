@@ -35,7 +35,7 @@ LoadData = Callable[[Reference], Dataset]
 
 @dataclass(frozen=True)
 class Source:
-    """A place that data is loaded from, such as files or Minari."""
+    """A source of data, such as files or Minari."""
 
     name: str
     load: LoadData
@@ -63,7 +63,8 @@ def register_source(
     """
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]+", name):
         raise InputError(
-            f"source {name!r}: a name has at least two characters: lower-case letters, digits, _, -"
+            f"source {name!r}: a source name starts with a letter and has at least two characters: "
+            "a–z, 0–9, _ and -"
         )
     if name in _SOURCES:
         raise InputError(f"source {name!r} is already registered; choose another name")
@@ -90,14 +91,14 @@ def parse_reference(reference: str) -> Reference:
     found: list[tuple[str, str]] = []
     while match := re.fullmatch(pattern, target):
         if match[2] in dict(found):
-            raise InputError(f"{reference}: has {match[2]}= twice")
+            raise InputError(f"{reference}: the option {match[2]}= is given twice")
         found.append((match[2], match[3]))
         target = match[1]
     unknown = re.fullmatch(r"(.*?),(\w+=.*)", target)
     if unknown and not (source.is_path and Path(target).expanduser().exists()):
         _refuse_option(reference, source, unknown[1], unknown[2])
     if not target:
-        raise InputError(f"{reference!r} names no data; write {describe_sources()}")
+        raise InputError(f"{reference!r} is not a reference to data. Write {describe_sources()}")
     return Reference(source.name, target, dict(reversed(found)))
 
 
@@ -134,7 +135,7 @@ def _refuse_option(reference: str, source: Source, target: str, option: str) -> 
     if near:
         hint = f"did you mean {near[0]}?"
     else:
-        subject = "a name" if source.name == NAMED else f"{source.name}:"
+        subject = "a named dataset" if source.name == NAMED else f"{source.name}:"
         hint = f"{subject} takes {', '.join(source.options) or 'no options'}"
     if source.name == "d4rl":
         hint += "; file:PATH reads the same files and takes low=, high= and more"

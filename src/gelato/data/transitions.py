@@ -105,9 +105,11 @@ class Standardiser(eqx.Module):
         columns = np.asarray(columns)
         mean = columns.mean(axis=0, dtype=np.float64)
         deviation = columns.std(axis=0, dtype=np.float64, mean=mean[None])
-        # Rounding gives a constant column a tiny deviation. Dividing by it would amplify noise.
+        # Rounding errors give a constant column a tiny standard deviation. Division by it would
+        # amplify noise.
         constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
-        # A column far from zero that does vary, such as a date in seconds, keeps its deviation.
+        # A column that varies but is far from zero, such as a date in seconds, keeps its standard
+        # deviation.
         scale = np.where(constant, np.maximum(deviation, 1.0), deviation)
         return Standardiser(mean.astype(np.float32), scale.astype(np.float32))
 
@@ -127,9 +129,7 @@ def split(
     Neighbouring steps are similar, so they must not be in different parts.
     """
     if not 0 < held_out_fraction < 1:
-        raise InputError(
-            f"held_out_fraction is {held_out_fraction}; it must lie strictly between 0 and 1"
-        )
+        raise InputError(f"held_out_fraction={held_out_fraction}: must be above 0 and below 1")
     slices = transitions.episode_slices
     if len(slices) < 2:
         raise InputError(

@@ -30,6 +30,7 @@ from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.dynamics.fit import AbstractFit, AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import AbstractDynamics, Action, Embedded, Imagined, Latent
+from gelato.errors import InputError, require_positive
 from gelato.model.fit import normalise_batch
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import Scaling
@@ -46,32 +47,40 @@ from gelato.uncertainty.penalty import NO_EXCLUSION, AbstractPenalty, Scalar
 from gelato.uncertainty.registry import register_penalty
 
 _HELD_OUT_ROWS = 4096
-# Bounds on log σ², softly kept, as in PETS and MOPO.
+# Soft bounds on log σ², as in PETS and MOPO.
 _LOG_VARIANCE = (-12.0, 1.0)
 
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """Settings of the ensemble and its fit; the sizes are MOPO's."""
+    """Settings of the ensemble and its fit; the sizes are those of MOPO."""
 
     members: int = 7
     """Networks in the ensemble."""
     elites: int = 5
-    """Networks that imagine steps: those with the smallest held-out loss."""
+    """Number of networks used for rollouts: those with the smallest held-out loss."""
     hidden: tuple[int, ...] = (200, 200, 200, 200)
     """Widths of the hidden layers."""
     batch_size: int = 256
     """Transitions per update and network."""
     learning_rate: float = 1e-3
-    """First learning rate. It falls to a hundredth along a cosine."""
+    """Initial learning rate. It decays to 1% on a cosine schedule."""
     weight_decay: float = 5e-5
     """Weight decay of AdamW."""
     updates: int = 60_000
-    """Updates in all."""
+    """Total number of updates."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "members", "elites", "hidden", "batch_size", "learning_rate")
+        require_positive(self, "updates")
+        if self.elites > self.members:
+            raise InputError(
+                f"elites={self.elites}: must be at most the number of members, {self.members}"
+            )
 
 
 class Member(eqx.Module):
-    """One network: `(s, a) ↦ N(μ, σ²)` over state change and reward, and the odds of an end."""
+    """One network: `(s, a) ↦ N(μ, σ²)` for state change and reward, and a termination logit."""
 
     network: MLP
 
@@ -111,8 +120,8 @@ class StateDynamics(AbstractDynamics):
             ended = jax.random.bernoulli(end_key, jax.nn.sigmoid(ends[which]))
         else:
             ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
-        # Kept where the data reaches: beyond it a network extrapolates without end. The rule sees
-        # the state itself.
+        # Clip the state to the range of the data, because networks extrapolate without bound
+        # outside it. The termination rule gets the state before clipping.
         return Imagined(jnp.clip(state, self.low, self.high), reward, ended)
 
     def predict(self, embedding: Embedded) -> tuple[Gaussian, Float[Array, " members"]]:
@@ -121,7 +130,7 @@ class StateDynamics(AbstractDynamics):
 
 
 class LargestDeviation(AbstractPenalty):
-    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d` over all members: MOPO's."""
+    """`U(e) = maxᵢ ‖σᵢ(s, a)‖ / √d` over all members, as in MOPO."""
 
     dynamics: StateDynamics
 
@@ -131,7 +140,7 @@ class LargestDeviation(AbstractPenalty):
 
 
 class EnsembleState(eqx.Module):
-    """What the fit carries from update to update."""
+    """State of the fit between updates."""
 
     members: Member
     optimiser: optax.OptState
@@ -163,13 +172,14 @@ def fit_ensemble(
     }
     with open_run(run, "ensemble", **settings) as folder:
         if folder.has("members"):
+            folder.remove_checkpoints()
             shapes = eqx.filter_eval_shape(_init, *new)
             arrays, static = eqx.partition(shapes.members, lambda leaf: hasattr(leaf, "shape"))
             loaded = jax.tree.map(jnp.asarray, folder.load("members", arrays))
             members = eqx.combine(loaded, static)
         else:
             rows = held_out[choose_evenly(held_out, _HELD_OUT_ROWS)]
-            data = EnsembleData(*_pairs(train, scaling), _pairs(rows, scaling))
+            data = EnsembleData(*_make_pairs(train, scaling), _make_pairs(rows, scaling))
             state = _fit(folder, data, _init(*new), seeds, config, dataset.reference)
             members = _take_members(state.best, jnp.argsort(state.best_losses, axis=1))
             finish(folder, lambda: folder.save("members", eqx.filter(members, eqx.is_array)))
@@ -182,7 +192,7 @@ def fit_ensemble(
     return StateDynamics(members, scaling, low, high, config.elites, rule)
 
 
-def _pairs(
+def _make_pairs(
     transitions: Transitions, scaling: Scaling
 ) -> tuple[Float[Array, "n pair"], Float[Array, "n target"]]:
     batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
@@ -248,7 +258,7 @@ def _block(
     config: EnsembleConfig,
     updates: int,
 ) -> tuple[EnsembleState, Float[Array, " seeds"], Float[Array, " seeds"]]:
-    """A block of updates for every seed; every member draws batches of its own."""
+    """A block of updates for every seed; every member draws separate batches."""
     data, seeds = constants
 
     def one(state: EnsembleState, seed: Int[Array, ""]) -> tuple[EnsembleState, Array, Array]:
@@ -263,7 +273,7 @@ def _block(
 
             def loss(trainable: Member) -> Float[Array, ""]:
                 members = eqx.combine(trainable, static)
-                return jnp.sum(_losses(members, data.inputs[rows], data.targets[rows]))
+                return jnp.sum(_compute_losses(members, data.inputs[rows], data.targets[rows]))
 
             value, gradient = jax.value_and_grad(loss)(trainable)
             change, optimiser = _optimiser(config).update(gradient, state.optimiser, trainable)
@@ -275,7 +285,7 @@ def _block(
             update, state, jax.vmap(draw)(state.step + jnp.arange(updates))
         )
         pairs, targets = (jnp.broadcast_to(x, (config.members, *x.shape)) for x in data.held_out)
-        held_out = _losses(state.members, pairs, targets)
+        held_out = _compute_losses(state.members, pairs, targets)
         better = held_out < state.best_losses
         best = jax.tree.map(
             lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),
@@ -292,12 +302,12 @@ def _block(
     return eqx.filter_vmap(one)(state, seeds)
 
 
-def _losses(
+def _compute_losses(
     members: Member,
     pairs: Float[Array, "members n pair"],
     targets: Float[Array, "members n target"],
 ) -> Float[Array, " members"]:
-    """Every member's negative log-likelihood per dimension on a batch of its own."""
+    """The negative log-likelihood per dimension of each member, on separate batches."""
 
     def one(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
         outcome, end = member(pair)
@@ -322,7 +332,7 @@ def _take_members(members: Member, chosen: Int[Array, "seeds members"]) -> Membe
 
 @dataclass(frozen=True)
 class EnsembleFit(AbstractFit):
-    """The fit of MOPO's ensemble."""
+    """The fit of the ensemble of MOPO."""
 
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     """Settings of the ensemble."""
@@ -406,14 +416,17 @@ def _build_largest_deviation(inputs: PenaltyInputs) -> LargestDeviation:
 
 
 register_penalty(
-    "largest-deviation", _build_largest_deviation, ("state",), "largest σ of the ensemble (MOPO's)"
+    "largest-deviation",
+    _build_largest_deviation,
+    ("state",),
+    "largest σ of the ensemble, as in MOPO",
 )
 
 
 def _calibrate(
     penalty: AbstractPenalty, dynamics: StateDynamics, train: Transitions
 ) -> AbstractPenalty:
-    """Calibrate on the data, and on states that lie beyond it with random actions."""
+    """Calibrate on the data, and on out-of-distribution states with random actions."""
     rows = np.random.default_rng(0).permutation(len(train))[: 2 * SAMPLE]
     batch = normalise_batch(train[rows], dynamics.scaling, jnp.zeros((len(rows), 0)))
     half = len(rows) // 2

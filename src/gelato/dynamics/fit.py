@@ -10,6 +10,7 @@ from gelato.dynamics.interface import AbstractDynamics
 from gelato.model.latent import Scaling
 from gelato.model.networks import GaussianMLP
 from gelato.model.split import Split
+from gelato.model.training import FittedModel
 from gelato.uncertainty.build import Penalty
 from gelato.uncertainty.penalty import AbstractPenalty
 from gelato.uncertainty.registry import Space
@@ -17,7 +18,7 @@ from gelato.uncertainty.registry import Space
 
 @dataclass(frozen=True)
 class PenaltySettings:
-    """Where penalties look for neighbours: `neighbours` of them among `points` transitions."""
+    """Settings of the penalties' search: find `neighbours` among `points` transitions."""
 
     neighbours: int = 20
     points: int = 100_000
@@ -42,11 +43,14 @@ class AbstractFitted(ABC):
 
 
 class AbstractFit(ABC):
-    """Settings of a fit, as a frozen dataclass. Methods with equal fits share what was fitted."""
+    """Settings of a fit, as a frozen dataclass.
+
+    Methods with equal fits share the fitted dynamics.
+    """
 
     # The folder of the run in which the fit keeps its files.
     folder: str
-    # Where a penalty of this fit lives (`register_penalty`).
+    # The space in which penalties of this fit work (see `register_penalty`).
     space: Space
 
     @property
@@ -55,11 +59,23 @@ class AbstractFit(ABC):
         return 0.1
 
     def check(self, split: Split) -> None:  # noqa: B027 - nothing to check is a valid answer
-        """Refuse data that cannot be fitted, before any file is written."""
+        """Raise an `InputError` for data that cannot be fitted, before any file is written."""
 
     @abstractmethod
     def fit(self, split: Split, folder: Path, seeds: tuple[int, ...]) -> AbstractFitted:
         """Fit every seed in a run folder, or read what was fitted there."""
+
+    def use_model(self, model: FittedModel) -> AbstractFitted | None:
+        """Return a latent model that was fitted earlier as dynamics, or None if this fit has none.
+
+        The fit is then not needed.
+        """
+        del model
+        return None
+
+    def describe_settings(self) -> dict[str, float]:
+        """Return the settings, by the name of a record's field, that tell policies apart."""
+        return {}
 
     def estimate_work(self, state_size: int, action_size: int) -> Work:
         """Estimate the cost of fitting one seed."""
@@ -74,5 +90,5 @@ class AbstractFit(ABC):
         return 0.0
 
     def latent_size(self, state_size: int) -> int:
-        """Return the number of values that a policy sees."""
+        """Return the size of the policy's input."""
         return state_size

@@ -1,4 +1,4 @@
-"""What a policy needs from learned dynamics, one step at a time:
+"""The part of learned dynamics that a policy uses, one step at a time:
 
     z = encode(s)      e = embed(z, a)      (z′, r, end) ~ imagine(e)
 
@@ -28,7 +28,7 @@ class AbstractDynamics(eqx.Module):
 
     @abstractmethod
     def encode(self, state: Float[Array, " state"]) -> Latent:
-        """Return what the policy sees of a normalised state."""
+        """Encode a normalised state as the policy's input."""
 
     @abstractmethod
     def embed(self, latent: Latent, action: Action) -> Embedded:

@@ -37,7 +37,7 @@ class StateNoise(eqx.Module):
     """The standard deviation of the noise on an imagined state: `min(factor·σ, largest)`.
 
     σ is a decoder's standard deviation. Away from the data it can be hundreds of times larger than
-    on the data. Without the bound the noise would throw states out of the data.
+    on the data. Without the bound, noise would move states far from the data.
     """
 
     factor: Float[Array, "*batch"]
@@ -48,10 +48,12 @@ class StateNoise(eqx.Module):
 
 
 class LatentDynamics(AbstractDynamics):
-    """The latent model. A known rule on decoded states ends episodes, or else the learned head.
+    """The latent model as dynamics.
+
+    Episodes end by a known rule on decoded states. Without a rule, the learned head decides.
 
     With `noise`, an imagined state is drawn around the mean of a random decoder and encoded again.
-    A policy that relies on the last decimal of the model's prediction then loses its advantage.
+    Then a policy cannot exploit tiny details of the model's prediction.
     """
 
     model: LatentModel
@@ -115,8 +117,14 @@ class LatentFit(AbstractFit):
         check_data(split, self.model)
 
     def fit(self, split: Split, folder: Path, seeds: tuple[int, ...]) -> "FittedLatent":
-        fitted = fit_latent_model(split, folder, self.model, seeds)
-        return FittedLatent(fitted, self.state_noise, self.noise_bound)
+        return self.use_model(fit_latent_model(split, folder, self.model, seeds))
+
+    def use_model(self, model: FittedModel) -> "FittedLatent":
+        return FittedLatent(model, self.state_noise, self.noise_bound)
+
+    def describe_settings(self) -> dict[str, float]:
+        largest = self.noise_bound * self.state_noise
+        return {"state_noise": self.state_noise, "largest_noise": largest}
 
     def estimate_work(self, state_size: int, action_size: int) -> Work:
         model = self.model
@@ -200,7 +208,7 @@ def make_latent_dynamics(
         train, _ = fitted.parts
         rows = choose_evenly(train, SAMPLE)
         states = jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows])))
-        typical = _mean_deviation(model, states)
+        typical = _compute_mean_deviation(model, states)
         noise = StateNoise(state_noise / typical, jnp.asarray(noise_bound * state_noise))
     dataset = fitted.dataset
     rule = find_termination_rule(dataset.environment, dataset.transitions.states.shape[1])
@@ -208,13 +216,15 @@ def make_latent_dynamics(
 
 
 def check_state_noise(noise: float) -> None:
-    """Refuse what is not a size of noise."""
+    """Raise an error if the state noise is not a finite number of at least 0."""
     if not 0 <= noise < math.inf:
-        raise InputError(f"state_noise is {noise}; it must be a finite number of at least 0")
+        raise InputError(f"state_noise={noise}: must be a finite number of at least 0")
 
 
 @eqx.filter_jit
-def _mean_deviation(model: LatentModel, states: Float[Array, "n state"]) -> Float[Array, ""]:
+def _compute_mean_deviation(
+    model: LatentModel, states: Float[Array, "n state"]
+) -> Float[Array, ""]:
     def deviation(state: Float[Array, " state"]) -> Float[Array, "members state"]:
         return jnp.sqrt(model.decode_variances(model.encode(state).mean))
 

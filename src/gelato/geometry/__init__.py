@@ -1,8 +1,8 @@
 """Metrics, geodesics and neighbours for any JAX function, independent of reinforcement learning.
 
-A metric is a value `point -> G`; a solver is a value `(metric, a, b) -> Geodesic`. Both take single
-points; use `vmap` for batches. Use `distance` inside compiled programs, and `distances`, `pairwise`
-and `connecting_geodesic` on the host.
+A metric is an immutable function object `point -> G`; a solver is one `(metric, a, b) -> Geodesic`.
+Both take single points; use `vmap` for batches. Use `distance` inside compiled programs, and
+`distances`, `pairwise` and `connecting_geodesic` on the host.
 """
 
 from gelato.geometry.composite import (
@@ -10,10 +10,10 @@ from gelato.geometry.composite import (
     ExactScale,
     FrozenScale,
     ProbedScale,
+    compute_noise_effect,
     freeze,
     probe,
     sample,
-    spread,
 )
 from gelato.geometry.converged import Converged
 from gelato.geometry.curve import Curve, energy, length
@@ -80,6 +80,7 @@ __all__ = [
     "Straight",
     "Tensor",
     "bracket",
+    "compute_noise_effect",
     "connecting_geodesic",
     "distance",
     "distances",
@@ -102,6 +103,5 @@ __all__ = [
     "rank_bound",
     "recall",
     "sample",
-    "spread",
     "volume",
 ]

@@ -36,7 +36,7 @@ class AbstractScaleTerm(eqx.Module):
     """A method to compute the variance term `Σₖ uₖ² Ḡₖₖ` from `J_Φ` at the samples of x."""
 
     @abstractmethod
-    def rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:
+    def compute_rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:
         """Compute a vector, linear in `u`, whose squared norm is the term."""
 
     @abstractmethod
@@ -47,7 +47,7 @@ class AbstractScaleTerm(eqx.Module):
 class ExactScale(AbstractScaleTerm):
     """`diag(Ḡ)` from the whole Jacobian, at every point."""
 
-    def rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:
+    def compute_rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:
         return jnp.sqrt(_diagonal(phi, x)) * u
 
     def weights(self, phi: Immersion, x: Samples) -> Float[Array, "latent latent"]:
@@ -59,7 +59,7 @@ class FrozenScale(AbstractScaleTerm):
 
     diagonal: Latent
 
-    def rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:  # noqa: ARG002
+    def compute_rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:  # noqa: ARG002
         return jnp.sqrt(self.diagonal) * u
 
     def weights(self, phi: Immersion, x: Samples) -> Float[Array, "latent latent"]:  # noqa: ARG002
@@ -74,7 +74,7 @@ class ProbedScale(AbstractScaleTerm):
 
     signs: Float[Array, "probes latent"]
 
-    def rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:
+    def compute_rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:
         pushed = jax.vmap(lambda sign: _push_samples(phi, x, sign * u))(self.signs)
         return jnp.ravel(pushed) / jnp.sqrt(len(self.signs))
 
@@ -84,7 +84,7 @@ class ProbedScale(AbstractScaleTerm):
 
 
 class Composite(AbstractImmersed):
-    """Theorem 2's metric for a forward model and an ensemble of decoders.
+    """The metric of Theorem 2 for a forward model and an ensemble of decoders.
 
     The forward model is `e -> (μ_F, σ_F)`; the decoders are `x -> ([M, out] means, [M, out]
     scales)`. `noise` holds standard normal draws: `Ḡ` is averaged over `x = μ_F + σ_F ⊙ noise`. By
@@ -107,7 +107,7 @@ class Composite(AbstractImmersed):
         _, (d_mean, d_scale) = jax.jvp(self.forward, (point,), (tangent,))
         x = self.samples(point)
         first = _push_samples(self.phi, x, d_mean)
-        second = self.scale_term.rows(self.phi, x, d_scale)
+        second = self.scale_term.compute_rows(self.phi, x, d_scale)
         return first @ first + second @ second
 
     def immersion(self, anchor: Point) -> Immersion:
@@ -123,7 +123,9 @@ class Composite(AbstractImmersed):
             outputs = jax.vmap(lambda offset: self.phi(mean + offset))(offsets) / jnp.sqrt(
                 len(offsets)
             )
-            return jnp.concatenate([jnp.ravel(outputs), self.scale_term.rows(self.phi, x, scale)])
+            return jnp.concatenate(
+                [jnp.ravel(outputs), self.scale_term.compute_rows(self.phi, x, scale)]
+            )
 
         return immerse
 
@@ -143,7 +145,7 @@ def freeze(metric: Composite, point: Point) -> Composite:
     return Composite(metric.forward, metric.decoder, metric.noise, FrozenScale(diagonal))
 
 
-def spread(metric: Composite, point: Point) -> Float[Array, ""]:
+def compute_noise_effect(metric: Composite, point: Point) -> Float[Array, ""]:
     """Compute `√(Σₖ σ_F(e)ₖ² Ḡₖₖ)`.
 
     To first order, this is how far the noise of the forward model moves the outputs.
@@ -162,7 +164,10 @@ def probe(metric: Composite, latent: int, probes: int = 1, *, key: PRNGKeyArray)
 
 
 def sample(metric: Composite, latent: int, samples: int, *, key: PRNGKeyArray) -> Composite:
-    """Return the metric with `Ḡ` averaged over draws `x ~ F(·|e)` instead of taken at the mean."""
+    """Return the metric whose `Ḡ` is averaged over samples `x ~ F(·|e)`.
+
+    By default `Ḡ` is taken at the mean of `F`.
+    """
     return Composite(
         metric.forward, metric.decoder, jr.normal(key, (samples, latent)), metric.scale_term
     )

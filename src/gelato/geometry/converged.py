@@ -5,9 +5,9 @@
 with Legendre shape functions `φⱼ` and Gauss nodes `t_q`: for a smooth metric the error falls
 exponentially in the number of modes. Because `∫φⱼ'φₖ' = δⱼₖ`, the energy's Hessian is `2G` for
 every mode if `G` is constant. The coefficients are therefore divided by the Cholesky factor of the
-mean `G` along the start, damped by its own diagonal so that units do not matter. This brings the
-Hessian near the identity, and L-BFGS converges in tens of evaluations even if `G` is nearly
-singular. The solver works for any metric.
+mean `G` along the start, with damping proportional to its diagonal, so that the result does not
+depend on units. This brings the Hessian near the identity, and L-BFGS converges in tens of
+evaluations even if `G` is nearly singular. The solver works for any metric.
 """
 
 import equinox as eqx
@@ -16,7 +16,14 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from gelato.geometry.curve import Curve, Legendre, energy, gauss, length_and_energy, straight
+from gelato.geometry.curve import (
+    Curve,
+    Legendre,
+    compute_gauss_nodes,
+    compute_length_and_energy,
+    energy,
+    make_straight_curve,
+)
 from gelato.geometry.metric import AbstractMetric, Point
 from gelato.geometry.minimise import minimise
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
@@ -38,10 +45,13 @@ class Converged(AbstractSolver):
 
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
         check_dimensions(a, b)
-        return self.refine(metric, straight(a, b, Legendre(self.modes)))
+        return self.refine(metric, make_straight_curve(a, b, Legendre(self.modes)))
 
     def refine(self, metric: AbstractMetric, start: Curve) -> Geodesic:
-        """Shorten a given curve by descent; the result is never longer than that curve."""
+        """Shorten a given curve by minimising its energy.
+
+        The result is never longer than the given curve.
+        """
         fixed = jax.lax.stop_gradient(start)
         scale = energy(metric, fixed, self.nodes)
         L = _factor(metric, fixed, self.damping)
@@ -70,7 +80,9 @@ class Converged(AbstractSolver):
         self, metric: AbstractMetric, start: Curve, shape: Array, converged: Array
     ) -> Geodesic:
         curve = Curve(start.start, start.end, shape, start.basis)
-        before, after = (length_and_energy(metric, curve, self.nodes) for curve in (start, curve))
+        before, after = (
+            compute_length_and_energy(metric, curve, self.nodes) for curve in (start, curve)
+        )
         # A curve with less energy may still be longer, if the speed of the start varies.
         shorter = after[0] <= before[0]
         curve = Curve(
@@ -81,7 +93,7 @@ class Converged(AbstractSolver):
 
 
 def _factor(metric: AbstractMetric, curve: Curve, damping: float) -> Float[Array, "dim dim"]:
-    t, w = gauss(PRECONDITIONER_NODES)
+    t, w = compute_gauss_nodes(PRECONDITIONER_NODES)
     G = jnp.einsum("q,qij->ij", jnp.asarray(w, curve.start.dtype), jax.vmap(metric)(curve.at(t)[0]))
     diagonal = jnp.diagonal(G)
     # The floor keeps the factor finite in directions of zero length.

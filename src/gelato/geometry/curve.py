@@ -2,8 +2,8 @@
 
     γ(t) = (1 − t)a + tb + Σⱼ cⱼ φⱼ(t),    φⱼ(0) = φⱼ(1) = 0
 
-Every curve is linear in its coefficients and has the right ends, so that solvers differ only in how
-they choose `c`. Lengths and energies are integrals of the speed `√(γ'ᵀGγ')` by Gauss–Legendre
+Every curve is linear in its coefficients, starts at `a` and ends at `b`. Solvers differ only in
+how they choose `c`. Lengths and energies are integrals of the speed `√(γ'ᵀGγ')` by Gauss–Legendre
 quadrature. Exact speeds avoid the bias of chords, and few nodes are enough because the speed is
 constant along a geodesic.
 """
@@ -148,42 +148,46 @@ class Curve(eqx.Module):
         return points, chord + slopes @ self.coefficients
 
 
-def straight(a: Point, b: Point, basis: AbstractBasis) -> Curve:
+def make_straight_curve(a: Point, b: Point, basis: AbstractBasis) -> Curve:
     """Build the straight line from `a` to `b` as a curve with the given basis."""
     return Curve(a, b, jnp.zeros((basis.size, a.size), dtype=a.dtype), basis)
 
 
-def gauss(nodes: int) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " nodes"]]:
+def compute_gauss_nodes(
+    nodes: int,
+) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " nodes"]]:
     """Compute nodes and weights of Gauss–Legendre quadrature on `[0, 1]`."""
     x, w = np.polynomial.legendre.leggauss(nodes)
     return (x + 1) / 2, w / 2
 
 
-def speeds_squared(metric: AbstractMetric, curve: Curve, nodes: int) -> Float[Array, " nodes"]:
+def compute_squared_speeds(
+    metric: AbstractMetric, curve: Curve, nodes: int
+) -> Float[Array, " nodes"]:
     """Compute `γ'ᵀG(γ)γ'` at the quadrature nodes."""
-    return jax.vmap(metric.quadratic)(*curve.at(gauss(nodes)[0]))
+    return jax.vmap(metric.quadratic)(*curve.at(compute_gauss_nodes(nodes)[0]))
 
 
-def length_and_energy(
+def compute_length_and_energy(
     metric: AbstractMetric, curve: Curve, nodes: int = 16
 ) -> tuple[Scalar, Scalar]:
     """Compute `L(γ)` and `E(γ)` from one evaluation of the speeds."""
-    squares = speeds_squared(metric, curve, nodes)
-    weights = jnp.asarray(gauss(nodes)[1], dtype=squares.dtype)
-    return root(squares) @ weights, squares @ weights
+    squares = compute_squared_speeds(metric, curve, nodes)
+    weights = jnp.asarray(compute_gauss_nodes(nodes)[1], dtype=squares.dtype)
+    return safe_sqrt(squares) @ weights, squares @ weights
 
 
 def length(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> Scalar:
     """Compute `L(γ) = ∫ √(γ'ᵀG(γ)γ') dt`."""
-    return length_and_energy(metric, curve, nodes)[0]
+    return compute_length_and_energy(metric, curve, nodes)[0]
 
 
 def energy(metric: AbstractMetric, curve: Curve, nodes: int = 16) -> Scalar:
     """Compute `E(γ) = ∫ γ'ᵀG(γ)γ' dt`; `√E ≥ L`, with equality at constant speed."""
-    return length_and_energy(metric, curve, nodes)[1]
+    return compute_length_and_energy(metric, curve, nodes)[1]
 
 
-def root(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def safe_sqrt(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Compute `√x` with gradient zero, not infinite, at zero.
 
     Coincident points and singular directions need this.

@@ -2,8 +2,9 @@
 
 `distance` is pure and differentiable, for use inside compiled programs. The other functions run on
 the host. They process pairs in chunks of one compiled shape, so that a million pairs need the
-memory of one chunk, and they refuse results that are not finite. In two dimensions `Converged` also
-starts from the shortest path on a graph, and the shorter curve wins.
+memory of one chunk, and they raise an error if a result is not finite. In two dimensions
+`Converged` runs a second time from the shortest path on a graph, and the shorter of the two curves
+is returned.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from gelato.arrays import map_in_chunks
 from gelato.errors import InputError
 from gelato.geometry.converged import Converged
 from gelato.geometry.curve import Curve, Legendre, Scalar
-from gelato.geometry.graph import build, grid, path_curves
+from gelato.geometry.graph import build, fit_path_curves, make_grid
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
 from gelato.geometry.near import Near
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
@@ -121,7 +122,10 @@ def geodesics(
     solver: AbstractSolver | None = None,
     chunk_size: int | None = None,
 ) -> Geodesic:
-    """Find the geodesic of each pair (default solver: `Converged`); arrays have the pair first."""
+    """Find the geodesic of each pair (default solver: `Converged`).
+
+    The pair is the first axis of all arrays.
+    """
     return _solve_pairs(metric, starts, ends, solver or Converged(), chunk_size, _keep_all)
 
 
@@ -195,7 +199,7 @@ def _graph_starts(
     where = where.reshape(2, -1).T
     if len(nodes) < 2:
         return np.zeros((len(starts), modes, starts.shape[1]))
-    return path_curves(build(metric, np.concatenate([nodes, grid(nodes)])), where, modes)
+    return fit_path_curves(build(metric, np.concatenate([nodes, make_grid(nodes)])), where, modes)
 
 
 def _choose_near(metric: AbstractMetric) -> AbstractSolver:

@@ -1,9 +1,9 @@
 """Geodesics on a graph: shortest paths by Dijkstra over nearest neighbours.
 
 The length of an edge is the length of the straight line between its ends. A graph has no local
-minima, so its paths are good starts for the converged solver where walls and folds lie in between.
-Its lengths are upper bounds, and close to the distance only in two dimensions. This code runs on
-the host (SciPy, imported on use) and cannot be `jit`ted.
+minima, so its paths are good initial curves for `Converged` if walls or folds lie between the
+points. Its lengths are upper bounds, and close to the distance only in two dimensions. This code
+runs on the host (SciPy, imported on use) and cannot be `jit`ted.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,7 +77,7 @@ def build(
     return Graph(nodes, csr_matrix((lengths, (starts, stops)), shape=(len(nodes), len(nodes))))
 
 
-def grid(
+def make_grid(
     points: Float[Array | np.ndarray, "points 2"], size: int = 32, margin: float = 0.2
 ) -> Float[np.ndarray, "nodes 2"]:
     """Build a square grid over the points' bounding box with a margin around it."""
@@ -88,7 +88,7 @@ def grid(
     return nodes.astype(np.asarray(points).dtype)
 
 
-def path_curves(
+def fit_path_curves(
     graph: Graph, pairs: Int[np.ndarray, "pairs 2"], modes: int
 ) -> Float[np.ndarray, "pairs modes dim"]:
     """Fit a smooth curve to the shortest path of each pair of nodes.

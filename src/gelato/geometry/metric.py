@@ -37,7 +37,7 @@ class AbstractMetric(eqx.Module):
 
 
 class AbstractImmersed(AbstractMetric):
-    """A metric that, near any anchor, is the pullback of one deterministic map."""
+    """A metric that is the pullback of a deterministic map near each anchor point."""
 
     @abstractmethod
     def immersion(self, anchor: Point) -> Immersion:

@@ -14,11 +14,14 @@ from gelato.geometry.curve import Scalar
 
 Vector = Float[Array, " n"]
 MEMORY = 12
-SUFFICIENT, SHRINK, SMALLEST_STEP = 1e-4, 0.3, 1e-5
+ARMIJO_FACTOR, STEP_DECAY, SMALLEST_STEP = 1e-4, 0.3, 1e-5
 
 
 class Minimum(eqx.Module):
-    """The result of a minimisation; `converged`: one more step gains less than the tolerance."""
+    """The result of a minimisation.
+
+    `converged` is true if one more step would gain less than the tolerance.
+    """
 
     argument: Vector
     value: Scalar
@@ -35,7 +38,7 @@ class _State(eqx.Module):
     steps: Float[Array, "memory n"]
     changes: Float[Array, "memory n"]
     iterations: Int[Array, ""]
-    promise: Scalar
+    predicted_gain: Scalar
 
 
 def minimise(
@@ -66,18 +69,18 @@ def minimise(
         # NaN compares false, which ends the loop.
         return (
             (state.iterations < iterations)
-            & (state.promise > tolerance)
+            & (state.predicted_gain > tolerance)
             & (state.rate > SMALLEST_STEP)
         )
 
     end = jax.lax.while_loop(is_unfinished, lambda state: _advance(evaluate, state), start)
-    return Minimum(end.x, end.value, end.promise <= tolerance, end.iterations)
+    return Minimum(end.x, end.value, end.predicted_gain <= tolerance, end.iterations)
 
 
 def _advance(evaluate: Callable[[Vector], tuple[Scalar, Vector]], state: _State) -> _State:
     step = state.rate * state.direction
     value, gradient = evaluate(state.x + step)
-    accepted = value <= state.value + SUFFICIENT * (state.gradient @ step)
+    accepted = value <= state.value + ARMIJO_FACTOR * (state.gradient @ step)
     change = gradient - state.gradient
     # Only positive curvature keeps the inverse Hessian positive definite.
     remembered = accepted & (step @ change > 1e-8 * (change @ change))
@@ -94,10 +97,10 @@ def _advance(evaluate: Callable[[Vector], tuple[Scalar, Vector]], state: _State)
         ]
     )
     direction = jnp.where(accepted, -_inverse_hessian(steps, changes, gradient), state.direction)
-    rate = jnp.where(accepted, 1.0, SHRINK * state.rate)
-    promise = jnp.where(accepted, -(gradient @ direction) / 2, state.promise)
+    rate = jnp.where(accepted, 1.0, STEP_DECAY * state.rate)
+    predicted_gain = jnp.where(accepted, -(gradient @ direction) / 2, state.predicted_gain)
     return _State(
-        x, value, gradient, direction, rate, steps, changes, state.iterations + 1, promise
+        x, value, gradient, direction, rate, steps, changes, state.iterations + 1, predicted_gain
     )
 
 

@@ -14,16 +14,16 @@ neglected terms are smaller by a factor of order `‖b − a‖`. The minimiser 
 which removes the tangential part of the gaps. To leading order this is the geodesic equation. A few
 steps of conjugate gradients solve the least-squares problem. Each step takes one product with `J_m`
 and one with its transpose; forming `J_m` would take one product per dimension. Early stopping damps
-the solution: steps stay in directions that are long in the ambient space, nearly singular
-directions are avoided, and the result does not depend on units.
+the solution. Steps use directions that are long in the ambient space and avoid nearly singular
+directions. The result does not depend on units.
 
 Only inner points move, so that one round on two segments costs four decoded points and the
 products. The error of a polygon's length is of second order in its chords. With half as many
 segments it is four times as large, so the error of `(4 L_S − L_{S/2})/3` is of fourth order. This
 length is at least `L_S ≥ ‖c_S − c₀‖`, the lower bound of every distance. If the same formula gives
 a shorter length for the straight line, the result is the straight line. Two segments are enough for
-near pairs. For far pairs the result may be less than the length of the geodesic, at `d = 2` by more
-than the error of the straight line; use `Converged` there.
+near pairs. For far pairs the result may be shorter than the geodesic. In two dimensions this error
+can be larger than that of the straight line; use `Converged` there.
 """
 
 import equinox as eqx
@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gelato.errors import InputError
-from gelato.geometry.curve import Curve, Legendre, Scalar, root
+from gelato.geometry.curve import Curve, Legendre, Scalar, safe_sqrt
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Immersion, Point
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 
@@ -42,7 +42,7 @@ Moves = Float[Array, "inner dim"]
 
 
 class Near(AbstractSolver):
-    """Closed-form geodesics between near points.
+    """Approximate geodesics between near points, without an iterative minimisation of the energy.
 
     It makes `rounds` corrections with `iterations` conjugate-gradient steps each. A geodesic has
     `converged` if one more gradient step would lower the energy by less than the fraction
@@ -79,14 +79,16 @@ class Near(AbstractSolver):
         polygon = self._decode(phi, a, b, ends, moves)
         for _ in range(self.rounds):
             # By the envelope theorem, derivatives of the length may treat the moves as constant.
-            trial = moves + jax.lax.stop_gradient(linear.correct(_gaps(polygon), self.iterations))
+            trial = moves + jax.lax.stop_gradient(
+                linear.correct(_compute_gaps(polygon), self.iterations)
+            )
             moved = self._decode(phi, a, b, ends, trial)
             # The test is false for NaN, which must not replace a finite straight line.
             better = _extrapolate(moved) <= _extrapolate(polygon)
             moves, polygon = jnp.where(better, trial, moves), jnp.where(better, moved, polygon)
         L = _guard_precision(_extrapolate(polygon), linear, b - a)
         energy = jnp.maximum(_energy(polygon), L**2)
-        converged = self._promise(linear, polygon) <= self.tolerance * energy
+        converged = self._predict_gain(linear, polygon) <= self.tolerance * energy
         return Geodesic(self._curve(a, b, moves), L, energy, converged & jnp.isfinite(L))
 
     def _decode(
@@ -98,8 +100,8 @@ class Near(AbstractSolver):
         ]
         return jnp.stack([ends[0], *inner, ends[1]])
 
-    def _promise(self, linear: "_Linear", polygon: Polygon) -> Scalar:
-        gaps = _gaps(polygon)
+    def _predict_gain(self, linear: "_Linear", polygon: Polygon) -> Scalar:
+        gaps = _compute_gaps(polygon)
         images = jnp.stack([linear.push(step) for step in linear.correct(gaps, 1)])
         return _energy(jnp.pad(gaps, ((1, 1), (0, 0)))) - _energy(
             jnp.pad(gaps + images, ((1, 1), (0, 0)))
@@ -143,7 +145,7 @@ def _inner(segments: int) -> Float[np.ndarray, " inner"]:
     return np.arange(1, segments) / segments
 
 
-def _gaps(polygon: Polygon) -> Float[Array, "inner ambient"]:
+def _compute_gaps(polygon: Polygon) -> Float[Array, "inner ambient"]:
     t = jnp.asarray(_inner(len(polygon) - 1), polygon.dtype)[:, None]
     return polygon[1:-1] - polygon[0] - t * (polygon[-1] - polygon[0])
 
@@ -154,7 +156,8 @@ def _energy(polygon: Polygon) -> Scalar:
 
 def _extrapolate(polygon: Polygon) -> Scalar:
     fine, coarse = (
-        jnp.sum(root(jnp.sum(jnp.diff(c, axis=0) ** 2, axis=-1))) for c in (polygon, polygon[::2])
+        jnp.sum(safe_sqrt(jnp.sum(jnp.diff(c, axis=0) ** 2, axis=-1)))
+        for c in (polygon, polygon[::2])
     )
     return (4 * fine - coarse) / 3
 
@@ -162,8 +165,8 @@ def _extrapolate(polygon: Polygon) -> Scalar:
 def _guard_precision(L: Scalar, linear: _Linear, chord: Point) -> Scalar:
     # Differences of decoded points lose digits as the points approach: the relative error is
     # ε‖c‖/L. The error of the speed at the midpoint is (L/‖c‖)². They are equal at L = ε^⅓ ‖c‖.
-    blurred = jnp.finfo(L.dtype).eps ** (1 / 3) * root(jnp.sum(linear.value**2))
-    speed = root(jnp.sum(linear.push(chord) ** 2))
+    blurred = jnp.finfo(L.dtype).eps ** (1 / 3) * safe_sqrt(jnp.sum(linear.value**2))
+    speed = safe_sqrt(jnp.sum(linear.push(chord) ** 2))
     return jnp.where(blurred >= L, speed, L)
 
 

@@ -1,11 +1,11 @@
 """Nearest neighbours: exact in XLA, approximate with FAISS, or under a metric from a shortlist.
 
 The exact search splits the data into groups of `SIZE` rows. The `k` nearest rows lie in the `k`
-groups with the smallest minima: if one of them lay in another group, `k` groups would each hold a
-nearer row. So the products with all rows are reduced to one minimum for each group, and exact
-distances are computed only in few groups. The minima are those of `½‖x‖² − qx` for centred data,
-which is half the squared distance up to a constant. This expansion loses digits when neighbours are
-close; the spare groups compensate for that.
+groups with the smallest minimum distances. (Proof: if one of these rows were in another group, each
+of the `k` groups would contain a nearer row.) So the search first computes one minimum per group,
+and then exact distances only in the best groups. The minima are those of `½‖x‖² − qx` for centred
+data, which is half the squared distance up to a constant. This form loses precision when neighbours
+are close. The spare groups (`SPARE`) compensate for it.
 """
 
 from functools import reduce
@@ -57,7 +57,10 @@ class Index(NamedTuple):
 
 @jax.jit
 def prepare(data: Float[Array, "n dim"]) -> Index:
-    """Prepare rows for exact search. Pure, and cheap compared with a search of many queries."""
+    """Prepare rows for exact search.
+
+    This function is pure, and cheap compared with the search for many queries.
+    """
     centre = jnp.mean(data, axis=0)
     groups = -(-len(data) // SIZE)
     padding = groups * SIZE - len(data)
@@ -104,7 +107,7 @@ def _compute_minima(index: Index, query: Float[Array, " dim"]) -> Float[Array, "
         products = jnp.tensordot(
             _join(high, low, high), index.blocks, axes=(0, 2), precision="default"
         )
-        # An explicit minimum over few long rows, and a barrier that keeps it: XLA's own reduction
+        # An explicit minimum over few long rows, and a barrier that keeps it: XLA's reduction
         # runs at half the speed or reads the rows twice.
         rows = zip(index.half_squares, products, strict=True)
         return jax.lax.optimization_barrier(
@@ -292,10 +295,11 @@ def _as_rows(array: Float[Host, "n dim"]) -> Float[np.ndarray, "n dim"]:
 
 def _check_count(k: int, available: int) -> None:
     if k < 1:
-        raise InputError(f"k is {k}. Ask for at least one neighbour.")
+        raise InputError(f"k={k}: must be at least 1")
     if k > available:
         raise InputError(
-            f"Needs {k} neighbours but has {available} data points. Use more data or a smaller k."
+            f"{k} neighbours are needed, but there are only {available} data points. Use more data "
+            "or a smaller k."
         )
 
 

@@ -15,14 +15,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gelato.errors import import_extra
-from gelato.geometry.curve import Curve, Legendre, Scalar, gauss, length_and_energy
+from gelato.geometry.curve import (
+    Curve,
+    Legendre,
+    Scalar,
+    compute_gauss_nodes,
+    compute_length_and_energy,
+)
 from gelato.geometry.metric import AbstractMetric, Point, Tangent
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 
 FIT_NODES = 32
 
 
-def acceleration(metric: AbstractMetric, point: Point, velocity: Tangent) -> Tangent:
+def compute_acceleration(metric: AbstractMetric, point: Point, velocity: Tangent) -> Tangent:
     """Compute `γ'' = −Γ(γ', γ')` of the geodesic through a point with a velocity."""
     gradient = jax.grad(lambda z: metric.quadratic(z, velocity))(point)
     drift = jax.jvp(lambda z: metric(z) @ velocity, (point,), (velocity,))[1]
@@ -45,7 +51,7 @@ def exponential(
 
     def field(t: Scalar, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:  # noqa: ARG001
         z, v = y
-        return v, acceleration(metric, z, v)
+        return v, compute_acceleration(metric, z, v)
 
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
@@ -79,18 +85,18 @@ class Shooting(AbstractSolver):
         check_dimensions(a, b)
         one = jnp.ones((1,), a.dtype)
 
-        def miss(v: Tangent) -> Tangent:
+        def compute_endpoint_error(v: Tangent) -> Tangent:
             return exponential(metric, a, v, one, self.tolerance)[0][0] - b
 
-        # Each use of `miss` compiles one more solver. Therefore one call returns the value with
-        # the Jacobian, and each step returns its error.
-        linearise = jax.jacfwd(lambda v: (miss(v),) * 2, has_aux=True)
+        # Each use of `compute_endpoint_error` compiles one more solver. Therefore one call returns
+        # the value with the Jacobian, and each step returns its error.
+        linearise = jax.jacfwd(lambda v: (compute_endpoint_error(v),) * 2, has_aux=True)
 
         def newton(v: Tangent, _: None) -> tuple[Tangent, Scalar]:
             J, missed = linearise(v)
             rates = jnp.asarray([1.0, 0.5, 0.2, 0.05], v.dtype)
             trials = v - rates[:, None] * jnp.linalg.solve(J, missed)
-            errors = jax.vmap(lambda v: jnp.linalg.norm(miss(v)))(trials)
+            errors = jax.vmap(lambda v: jnp.linalg.norm(compute_endpoint_error(v)))(trials)
             errors = jnp.nan_to_num(errors, nan=jnp.inf)
             return trials[jnp.argmin(errors)], jnp.min(errors)
 
@@ -98,14 +104,14 @@ class Shooting(AbstractSolver):
         curve = self._fit(metric, a, b, velocity)
         error = errors[-1] / jnp.maximum(jnp.linalg.norm(b - a), jnp.finfo(a.dtype).tiny)
         converged = (error <= 100 * self.tolerance) | jnp.all(a == b)
-        L, E = length_and_energy(metric, curve, FIT_NODES)
+        L, E = compute_length_and_energy(metric, curve, FIT_NODES)
         return Geodesic(curve, L, E, converged & jnp.isfinite(L))
 
     def _fit(self, metric: AbstractMetric, a: Point, b: Point, velocity: Tangent) -> Curve:
         # The slopes of the shape functions are orthonormal, so the coefficients are projections of
         # the velocity.
         basis = Legendre(self.modes)
-        t, w = gauss(FIT_NODES)
+        t, w = compute_gauss_nodes(FIT_NODES)
         _, velocities = exponential(metric, a, velocity, jnp.asarray(t, a.dtype), self.tolerance)
         project = jnp.asarray((basis.tables(t)[1] * w[:, None]).T, a.dtype)
         return Curve(a, b, project @ velocities, basis)

@@ -5,10 +5,10 @@ on the discrete energy over 10 points:
 
     E(θ) = Σᵢ ‖Φ(γ(i/n)) − Φ(γ((i−1)/n))‖²
 
-The pseudo-code prints differences without squared norms, but their sum would telescope. The length
-is `Σᵢ √(γ'ᵀG(γ)γ') / n`, with the root of Definition 1 that the algorithm omits. The step size
-depends on units: rescaled observations can make SGD diverge. Then `converged` is false, and the
-result may be longer than the straight line, as in the paper.
+The paper's pseudo-code sums differences without squared norms. That sum would telescope, so we use
+squared norms. The length is `Σᵢ √(γ'ᵀG(γ)γ') / n`, with the root of Definition 1 that the algorithm
+omits. The step size depends on units: rescaled observations can make SGD diverge. Then `converged`
+is false, and the result may be longer than the straight line, as in the paper.
 """
 
 import equinox as eqx
@@ -19,7 +19,7 @@ import optax
 from jaxtyping import Array, Float
 
 from gelato.errors import InputError
-from gelato.geometry.curve import Curve, Spline, root, straight
+from gelato.geometry.curve import Curve, Spline, make_straight_curve, safe_sqrt
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 
@@ -43,7 +43,7 @@ class PaperSGD(AbstractSolver):
                 f"PaperSGD needs an immersion, which {type(metric).__name__} does not have. "
                 "Use Converged."
             )
-        line = straight(a, b, Spline(self.coefficients))
+        line = make_straight_curve(a, b, Spline(self.coefficients))
         phi = metric.immersion(jax.lax.stop_gradient((a + b) / 2))
         grid = np.linspace(0, 1, self.points + 1)
 
@@ -70,7 +70,7 @@ class PaperSGD(AbstractSolver):
         )
         curve = with_shape(jax.lax.stop_gradient(shape))
         squares = jax.vmap(metric.quadratic)(*curve.at(grid[1:]))
-        L = jnp.mean(root(squares))
+        L = jnp.mean(safe_sqrt(squares))
         settled = (jnp.abs(values[-1] - values[-2]) <= 1e-3 * values[-1]) & (
             values[-1] <= values[0]
         )

@@ -11,12 +11,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from gelato.errors import InputError
-from gelato.geometry.curve import Curve, Legendre, Scalar, length_and_energy, straight
+from gelato.geometry.curve import (
+    Curve,
+    Legendre,
+    Scalar,
+    compute_length_and_energy,
+    make_straight_curve,
+)
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
 
 
 class Geodesic(eqx.Module):
-    """A curve with its length and energy; `converged` is the result of the solver's own test."""
+    """A curve with its length and energy; `converged` is the result of the solver's test."""
 
     curve: Curve
     length: Scalar
@@ -39,8 +45,8 @@ class Straight(AbstractSolver):
 
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
         check_dimensions(a, b)
-        curve = straight(a, b, Legendre(1))
-        L, E = length_and_energy(metric, curve, self.nodes)
+        curve = make_straight_curve(a, b, Legendre(1))
+        L, E = compute_length_and_energy(metric, curve, self.nodes)
         return Geodesic(curve, L, E, jnp.isfinite(L))
 
 

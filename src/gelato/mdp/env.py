@@ -16,7 +16,8 @@ from gelato.mdp.pessimistic import PessimisticMDP, State, Step
 class PessimisticEnv(gymnasium.Env[np.ndarray, np.ndarray | np.int64]):
     """One episode of the MDP. Observations are latent states, rewards `r − λU`.
 
-    `info["penalty"]` holds `U`. Stable-Baselines3 and similar libraries accept it as it is.
+    `info["penalty"]` holds `U`. It works with Stable-Baselines3 and similar libraries without a
+    wrapper.
     """
 
     def __init__(self, mdp: PessimisticMDP, action_space: ActionSpace) -> None:

@@ -1,7 +1,8 @@
 """The pessimistic MDP of Algorithm 1 as pure functions: steps of a model, rewards `r − λU`.
 
-Episodes start from the data. A rule or the model's head *terminates* an episode. The horizon
-*truncates* it: the rollout ends, the task does not, and the value of the last state still counts.
+Episodes start from the data. A rule or the model's termination head *terminates* an episode. The
+horizon *truncates* it: the rollout ends but the task continues, so the value of the last state is
+used for bootstrapping.
 """
 
 from collections.abc import Callable
@@ -16,14 +17,14 @@ from gelato.uncertainty.penalty import AbstractPenalty
 
 
 class State(eqx.Module):
-    """Where an episode is: its latent state and the number of steps so far."""
+    """The current point of an episode: its latent state and the number of steps so far."""
 
     latent: Float[Array, "*batch latent"]
     elapsed: Int[Array, "*batch"]
 
 
 class Step(eqx.Module):
-    """One imagined step before it is penalised. `embedding` is what the penalty judges.
+    """One imagined step before it is penalised. `embedding` is the input of the penalty.
 
     `extra` is what the policy returned with the action, such as a log-density.
     """
@@ -73,7 +74,7 @@ class ImaginedMDP(eqx.Module):
             extra,
         )
 
-    def follow(self, state: State, step: Step, *, key: PRNGKeyArray) -> State:
+    def advance(self, state: State, step: Step, *, key: PRNGKeyArray) -> State:
         """Return the state after a step: the next one, or a new start if the episode ended."""
         latent: Latent = jnp.where(step.ended, draw_start(self.starts, key=key), step.next_latent)
         return State(latent, jnp.where(step.ended, 0, state.elapsed + 1))
@@ -118,17 +119,17 @@ def start_episodes(mdp: ImaginedMDP, episodes: int, *, key: PRNGKeyArray) -> Sta
 def rollout(
     mdp: ImaginedMDP, states: State, act: Act, steps: int, *, key: PRNGKeyArray
 ) -> tuple[Step, State]:
-    """Run episodes side by side: steps `[steps, episodes]`, and where the episodes are then.
+    """Run parallel episodes. Return steps `[steps, episodes]` and the final states.
 
-    `act(z, key=key)` returns an action and anything to keep with it. An episode that ends starts
-    again from the data, so every row is a step.
+    `act(z, key=key)` returns an action and anything to keep with it. When an episode ends, a new
+    one starts from the data, so every row is a valid step.
     """
 
     def advance(state: State, key: PRNGKeyArray) -> tuple[State, Step]:
         act_key, step_key, start_key = jax.random.split(key, 3)
         action, extra = act(state.latent, key=act_key)
         step = mdp.step(state, action, extra, key=step_key)
-        return mdp.follow(state, step, key=start_key), step
+        return mdp.advance(state, step, key=start_key), step
 
     keys = jax.random.split(key, (steps, len(states.elapsed)))
     states, taken = jax.lax.scan(lambda s, k: jax.vmap(advance)(s, k), states, keys)

@@ -15,7 +15,7 @@ from gelato.mdp.pessimistic import PessimisticMDP, State, Step
 
 
 class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """Episodes of the MDP side by side. Observations are latent states, rewards `r − λU`.
+    """Parallel episodes of the MDP. Observations are latent states, rewards `r − λU`.
 
     An episode that ends restarts in the same step; `infos["final_obs"]` then holds its last state.
     `infos["penalty"]` always holds `U`.
@@ -25,7 +25,7 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def __init__(self, mdp: PessimisticMDP, action_space: ActionSpace, num_envs: int = 1) -> None:
         if num_envs < 1:
-            raise InputError(f"num_envs is {num_envs}; it must be at least 1")
+            raise InputError(f"num_envs={num_envs}: must be at least 1")
         self.mdp, self.num_envs, self._space = mdp, num_envs, action_space
         size = mdp.imagined.starts.shape[1]
         self.single_observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
@@ -57,7 +57,7 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         given = np.asarray(actions)
         if given.shape != self.action_space.shape:
             raise InputError(
-                f"actions have shape {given.shape}; it must be {self.action_space.shape}"
+                f"actions have shape {given.shape}; expected {self.action_space.shape}"
             )
         encoded = self._space.encode(
             given if isinstance(self._space, Discrete) else given.astype(np.float32)
@@ -100,6 +100,6 @@ def _step(mdp: PessimisticMDP, state: State, actions: Any, keys: Any) -> tuple[S
     def one(state: State, action: Any, key: Any) -> tuple[Step, State]:
         step_key, start_key = jax.random.split(key)
         step = mdp.step(state, action, key=step_key)
-        return step, mdp.imagined.follow(state, step, key=start_key)
+        return step, mdp.imagined.advance(state, step, key=start_key)
 
     return jax.vmap(one)(state, actions, keys)

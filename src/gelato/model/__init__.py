@@ -1,7 +1,8 @@
 """The latent model of the dynamics: networks, objective, two-phase fit, accuracy."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gelato.lazy import import_on_use
 
 if TYPE_CHECKING:
     from gelato.model.check import check_model
@@ -25,22 +26,18 @@ __all__ = [
 ]
 
 # Modules are imported on first use, so that the command line starts without waiting for JAX.
-_MODULES = {
-    "FittedModel": "training",
-    "LatentModel": "latent",
-    "ModelConfig": "config",
-    "Scaling": "latent",
-    "Split": "split",
-    "check_model": "check",
-    "fit_latent_model": "training",
-    "fit_model": "training",
-    "load_model": "training",
-    "preset": "config",
-    "split_dataset": "split",
+_HOMES = {
+    "FittedModel": "gelato.model.training",
+    "LatentModel": "gelato.model.latent",
+    "ModelConfig": "gelato.model.config",
+    "Scaling": "gelato.model.latent",
+    "Split": "gelato.model.split",
+    "check_model": "gelato.model.check",
+    "fit_latent_model": "gelato.model.training",
+    "fit_model": "gelato.model.training",
+    "load_model": "gelato.model.training",
+    "preset": "gelato.model.config",
+    "split_dataset": "gelato.model.split",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"gelato.model.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'gelato.model' has no attribute {name!r}")
+__getattr__, __dir__ = import_on_use(__name__, _HOMES)

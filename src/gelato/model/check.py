@@ -13,8 +13,8 @@ from gelato.data.transitions import Transitions, choose_evenly
 from gelato.model.config import ModelConfig
 from gelato.model.fit import normalise_batch
 from gelato.model.latent import LatentModel, Scaling, predict
-from gelato.model.objective import Batch, objective_terms
-from gelato.model.training import FittedModel, rank_warning
+from gelato.model.objective import Batch, compute_objective_terms
+from gelato.model.training import FittedModel, describe_rank_problem
 from gelato.tasks.task import Rule, find_termination_rule
 
 LEVELS = (0.5, 0.9, 0.99)
@@ -52,7 +52,7 @@ def check_model(fitted: FittedModel, *, with_rollouts: bool = True) -> dict[str,
     embedding_size = fitted.config.latent_size + held_out.action_space.size
     warnings = []
     if 2 * fitted.config.decoders * state_size < embedding_size:
-        warnings.append(rank_warning(fitted.config.decoders, state_size, embedding_size))
+        warnings.append(describe_rank_problem(fitted.config.decoders, state_size, embedding_size))
     for result in seeds:
         if 2 * result["active_latents"] < min(fitted.config.latent_size, state_size):
             warnings.append(
@@ -87,17 +87,21 @@ def _check_seed(
     error, change = np.asarray(step.mean) - truth, truth - states
     ended = np.asarray(chosen.terminated)
     result = {
-        "delta_r2": _r2(error, change),
+        "delta_r2": _compute_r2(error, change),
         "delta_r2_per_dimension": [
-            _r2(error[:, [d]], change[:, [d]]) for d in range(error.shape[1])
+            _compute_r2(error[:, [d]], change[:, [d]]) for d in range(error.shape[1])
         ],
         "negative_log_likelihood": float(-step.log_density.mean()),
         **{
-            f"coverage_{round(100 * level)}": _coverage(error, np.asarray(step.variance), level)
+            f"coverage_{round(100 * level)}": _compute_coverage(
+                error, np.asarray(step.variance), level
+            )
             for level in LEVELS
         },
-        "reward_r2": _r2(np.asarray(step.reward - batch.rewards), np.asarray(batch.rewards)),
-        **_termination_scores(np.asarray(step.ends), ended),
+        "reward_r2": _compute_r2(
+            np.asarray(step.reward - batch.rewards), np.asarray(batch.rewards)
+        ),
+        **_compute_termination_scores(np.asarray(step.ends), ended),
         "termination_by": "learned head" if rule is None else "known rule",
         "active_latents": int((np.asarray(step.latent).var(axis=0) > _ACTIVE_VARIANCE).sum()),
         "objective": _objective(model, batch, fitted.config),
@@ -147,7 +151,7 @@ def _predict_row(model: LatentModel, scaling: Scaling, rule: Rule | None, row: B
     )
 
 
-def _r2(error: np.ndarray, target: np.ndarray) -> float | None:
+def _compute_r2(error: np.ndarray, target: np.ndarray) -> float | None:
     """Return `1 − Σ error² / Σ (target − mean)²` over all columns; None for a constant target."""
     spread = np.square(target - target.mean(axis=0), dtype=np.float64).sum()
     if spread < 1e-12 * len(target):
@@ -155,12 +159,14 @@ def _r2(error: np.ndarray, target: np.ndarray) -> float | None:
     return float(1 - np.square(error, dtype=np.float64).sum() / spread)
 
 
-def _coverage(error: np.ndarray, variance: np.ndarray, level: float) -> float:
+def _compute_coverage(error: np.ndarray, variance: np.ndarray, level: float) -> float:
     """Return how often the truth lies in the central interval of this level."""
     return float((np.abs(error) <= norm.ppf(0.5 + level / 2) * np.sqrt(variance)).mean())
 
 
-def _termination_scores(predicted: np.ndarray, truth: np.ndarray) -> dict[str, float | int | None]:
+def _compute_termination_scores(
+    predicted: np.ndarray, truth: np.ndarray
+) -> dict[str, float | int | None]:
     hits = int((predicted & truth).sum())
     return {
         "terminations": int(truth.sum()),
@@ -169,7 +175,7 @@ def _termination_scores(predicted: np.ndarray, truth: np.ndarray) -> dict[str, f
     }
 
 
-_objective_terms = eqx.filter_jit(objective_terms)
+_objective_terms = eqx.filter_jit(compute_objective_terms)
 
 
 def _objective(model: LatentModel, batch: Batch, config: ModelConfig) -> dict[str, float]:
@@ -184,14 +190,14 @@ def _objective(model: LatentModel, batch: Batch, config: ModelConfig) -> dict[st
     return {name: float(value) for name, value in terms.items()}
 
 
-def action_sequences(held_out: Transitions, horizon: int, starts: int) -> np.ndarray:
-    """Choose first rows of sequences of `horizon` steps in held-out episodes, spread evenly."""
+def choose_sequence_starts(held_out: Transitions, horizon: int, starts: int) -> np.ndarray:
+    """Choose start rows of `horizon` steps each in held-out episodes, spread evenly."""
     firsts = [np.arange(rows.start, rows.stop - horizon + 1) for rows in held_out.episode_slices]
     available = np.concatenate(firsts)
     return available[choose_evenly(available, starts)]
 
 
-def longest_horizon(held_out: Transitions) -> int:
+def find_longest_horizon(held_out: Transitions) -> int:
     """Return the longest open-loop rollout that held-out episodes allow, at most `HORIZON`."""
     return min(HORIZON, max(rows.stop - rows.start for rows in held_out.episode_slices))
 
@@ -240,8 +246,8 @@ def rollout_errors(
 
     The result also has the error of predicting no change, for comparison.
     """
-    horizon = longest_horizon(held_out)
-    starts = action_sequences(held_out, horizon, _STARTS)
+    horizon = find_longest_horizon(held_out)
+    starts = choose_sequence_starts(held_out, horizon, _STARTS)
     batch = normalise_batch(held_out, fitted.scaling, jnp.zeros((len(held_out), 0)))
     window = starts[:, None] + np.arange(horizon)
     keys = jax.random.split(jax.random.key(0), len(starts))

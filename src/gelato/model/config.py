@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gelato.data.transitions import Dataset
-from gelato.errors import InputError
+from gelato.errors import InputError, require_positive
 from gelato.model.networks import SMOOTH
 from gelato.model.objective import TERMS
 from gelato.tasks.task import change_settings, find_task
@@ -21,7 +21,8 @@ class ModelConfig:
     decoders: int = 5
     """Number of decoders in the ensemble, `M` in the paper."""
     hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of all networks except the forward model; couplings have one."""
+    """Widths of the hidden layers of all networks except the forward model. The networks in the
+    couplings have only one hidden layer."""
     forward_hidden: tuple[int, ...] = (512, 512)
     """Widths of the hidden layers of the forward model."""
     couplings: int = 2
@@ -29,7 +30,8 @@ class ModelConfig:
     activation: str = "silu"
     """Activation of all networks; it must be smooth: silu, tanh, gelu or softplus."""
     input_scale: float = 1.0
-    """Scale of the first weights of forward model, reward and termination; larger: finer detail."""
+    """Scale of the initial first-layer weights of forward model, reward and termination. A larger
+    scale lets them fit finer detail."""
     shortcuts: bool = True
     """Whether encoder, forward model, reward and decoders have a linear shortcut."""
     minimum_variance: float = 1e-4
@@ -37,9 +39,11 @@ class ModelConfig:
     observation_minimum_variance: float = 1e-6
     """Smallest variance of the variance networks of decoders and reward (phase 2)."""
     variance_per_dimension: bool = False
-    """Whether phase 1 calibrates one variance per state dimension instead of one for all."""
+    """Whether phase 1 computes a separate variance for each state dimension. Otherwise all
+    dimensions share one."""
     variance_centres: int = 0
-    """Number of centres of radial decoder variances, which grow in gaps of the data; 0: an MLP."""
+    """Number of centres of the radial decoder variance, which is large in gaps of the data. 0: use
+    an MLP for the variance."""
     kl_weight: float = 0.1
     """Weight of both KL divergences in the objective."""
     prediction_weight: float = 1.0
@@ -49,9 +53,9 @@ class ModelConfig:
     batch_size: int = 256
     """Number of transitions in a batch."""
     learning_rate: float = 1e-3
-    """Learning rate of Adam, at the start if it decays."""
+    """Initial learning rate of Adam."""
     learning_rate_decay: bool = True
-    """Whether the learning rate decays to 1% in each phase, along a cosine."""
+    """Whether the learning rate decays to 1% in each phase, on a cosine schedule."""
     gradient_norm: float | None = 10.0
     """Norm to which gradients are clipped; None: no clipping."""
     target_rate: float = 0.01
@@ -64,27 +68,13 @@ class ModelConfig:
     """Fraction of episodes held out, to choose the best weights and to measure accuracy."""
 
     def __post_init__(self) -> None:
-        positive = (
-            "latent_size",
-            "decoders",
-            "couplings",
-            "minimum_variance",
-            "input_scale",
-            "batch_size",
-            "learning_rate",
-            "updates",
-        )
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise InputError(
-                    f"the model's {name} is {getattr(self, name)}; it must be positive"
-                )
+        require_positive(self, "latent_size", "decoders", "couplings", "hidden", "forward_hidden")
+        require_positive(self, "minimum_variance", "input_scale", "batch_size")
+        require_positive(self, "learning_rate", "updates")
         if self.activation not in SMOOTH:
             raise InputError(f"activation {self.activation!r} is not one of {', '.join(SMOOTH)}")
         if min(self.variance_updates, self.variance_centres) < 0:
             raise InputError("variance_updates and variance_centres must not be negative")
-        if min(self.hidden, default=0) < 1 or min(self.forward_hidden, default=0) < 1:
-            raise InputError("networks need at least one layer of positive width")
 
     @property
     def term_weights(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The two-phase fit: first the means with the calibrated decoder, then the variance networks alone.
+"""The two-phase fit: means with a calibrated decoder variance, then only the variance networks.
 
 A block of updates is one compiled program over data that stays on the device, with the seed as an
 axis. Every random number is drawn from `(seed, phase, step)`, so a resumed fit gives the same
@@ -22,7 +22,12 @@ from gelato.data.transitions import Transitions, choose_evenly
 from gelato.model.config import ModelConfig
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import GaussianMLP
-from gelato.model.objective import Batch, objective_terms, variance_loss, weighted_sum
+from gelato.model.objective import (
+    Batch,
+    compute_objective_terms,
+    compute_variance_loss,
+    compute_weighted_sum,
+)
 from gelato.random_streams import HELD_OUT_NOISE, MODEL_MEANS, MODEL_VARIANCES, MODEL_WEIGHTS
 
 MEANS, VARIANCES = MODEL_MEANS, MODEL_VARIANCES
@@ -67,7 +72,7 @@ class FitState(eqx.Module):
     best_loss: Float[Array, ""]
 
 
-def bootstrap_counts(rows: int, members: int, seed: int) -> UInt8[np.ndarray, "rows members"]:
+def draw_bootstrap_counts(rows: int, members: int, seed: int) -> UInt8[np.ndarray, "rows members"]:
     """Draw how often each decoder uses each row: Poisson(1), the limit of a bootstrap."""
     rng = np.random.default_rng([seed, rows, members])
     return rng.poisson(1.0, (rows, members)).astype(np.uint8)
@@ -107,14 +112,16 @@ def prepare_data(
     weights = jnp.ones((len(chosen), config.decoders))
     return FitData(
         rows=jnp.concatenate(columns, axis=1),
-        counts=jnp.stack([bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]),
+        counts=jnp.stack(
+            [draw_bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]
+        ),
         held_out=normalise_batch(held_out[chosen], scaling, weights),
         state_size=batch.states.shape[1],
         action_size=batch.actions.shape[1],
     )
 
 
-def new_model(
+def make_model(
     config: ModelConfig, state_size: int, action_space: ActionSpace, *, key: PRNGKeyArray
 ) -> LatentModel:
     """Make an untrained model."""
@@ -150,14 +157,14 @@ def begin_phase(config: ModelConfig, phase: int, models: LatentModel) -> FitStat
 
 
 @eqx.filter_jit
-def new_models(
+def make_models(
     config: ModelConfig, state_size: int, action_space: ActionSpace, seeds: Int[Array, " seeds"]
 ) -> LatentModel:
     """Make untrained models; the first axis of every array is the seed."""
 
     def one(seed: Int[Array, ""]) -> LatentModel:
         key = jax.random.fold_in(jax.random.key(seed), MODEL_WEIGHTS)
-        return new_model(config, state_size, action_space, key=key)
+        return make_model(config, state_size, action_space, key=key)
 
     return eqx.filter_vmap(one)(seeds)
 
@@ -211,7 +218,7 @@ def run_block(
     return eqx.filter_vmap(one)(state, data.counts, seeds)
 
 
-def term_names(config: ModelConfig, phase: int) -> tuple[str, ...]:
+def list_term_names(config: ModelConfig, phase: int) -> tuple[str, ...]:
     """Return the names of the terms that `run_block` measures, in the order of the last axis."""
     return tuple(config.term_weights) if phase == MEANS else ("likelihood",)
 
@@ -225,9 +232,9 @@ def _loss(
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], Float[Array, " terms"]]:
     if phase == VARIANCES:
-        loss = variance_loss(model, batch)
+        loss = compute_variance_loss(model, batch)
         return loss, loss[None]
-    terms = objective_terms(
+    terms = compute_objective_terms(
         model,
         target,
         batch,
@@ -237,7 +244,7 @@ def _loss(
         key=key,
     )
     logged = jnp.stack([terms[name] for name in config.term_weights])
-    return weighted_sum(terms, config.term_weights), logged
+    return compute_weighted_sum(terms, config.term_weights), logged
 
 
 def _update(

@@ -14,9 +14,9 @@ class Gaussian(eqx.Module):
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, "*batch dim"]:
         """Sample `μ + σ ε` with `ε ~ N(0, I)`."""
-        return self.at(jax.random.normal(key, self.mean.shape, self.mean.dtype))
+        return self.sample_from_noise(jax.random.normal(key, self.mean.shape, self.mean.dtype))
 
-    def at(self, noise: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+    def sample_from_noise(self, noise: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
         """Return `μ + σ ε` for a given `ε`, differentiable in `μ` and `σ`."""
         return self.mean + jnp.sqrt(self.variance) * noise
 
@@ -39,6 +39,6 @@ def log_density(
     return -0.5 * jnp.sum(squared_error / variance + jnp.log(2 * jnp.pi * variance), axis=-1)
 
 
-def standard_like(gaussian: Gaussian) -> Gaussian:
+def make_standard_like(gaussian: Gaussian) -> Gaussian:
     """Return `N(0, I)` of the same shape, the prior of the first latent state."""
     return Gaussian(jnp.zeros_like(gaussian.mean), jnp.ones_like(gaussian.variance))

@@ -20,8 +20,9 @@ from gelato.model.coupling import Embedding
 from gelato.model.gaussian import Gaussian
 from gelato.model.networks import MLP, GaussianMLP, RadialVariance, SplitGaussian
 
-# Kernel width as a fraction of the spacing of the centres. Midway between two adjacent centres the
-# precision falls to a quarter. If a centre is missing between them, it falls to a thousandth.
+# Kernel width as a fraction of the spacing of the centres. At the midpoint of two adjacent centres,
+# the precision is a quarter of its value at a centre. If a centre is missing between them, it falls
+# to a thousandth.
 _KERNEL_WIDTH = 0.25
 
 
@@ -199,7 +200,7 @@ class Prediction(eqx.Module):
     embedding: Float[Array, " embedding"]
 
     def next_state(self) -> Gaussian:
-        """Return the first two moments of the mixture: `σ² = mean σ_i² + var μ_i`."""
+        """Return mean and variance of the mixture: `σ² = mean σ_i² + var μ_i`."""
         mean = self.next_states.mean.mean(axis=0)
         return Gaussian(
             mean, self.next_states.variance.mean(axis=0) + self.next_states.mean.var(axis=0)

@@ -21,9 +21,9 @@ ACTIVATIONS = {
     "softplus": jax.nn.softplus,
     "relu": jax.nn.relu,
 }
-# Factor on the trained logarithms of precisions. They must change by several units, but a step of
-# Adam changes a parameter by about the learning rate.
-_HASTE = 30.0
+# The trained log-precisions are multiplied by this factor. They must change by several units, but
+# one Adam step changes a parameter only by about the learning rate.
+_LOG_SCALE = 30.0
 # Variance of an untrained network with separate mean and variance, above the minimum.
 INITIAL_VARIANCE = 0.05
 
@@ -35,7 +35,8 @@ class Linear(eqx.Module):
     bias: Float[Array, "*batch out"] | None
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
-        # With this order the values of one row of a batch are adjacent, so normalising is fast.
+        # With this operand order, the values of one batch row are adjacent in memory, so
+        # normalisation is fast.
         product = x @ self.weight.T
         return product if self.bias is None else product + self.bias
 
@@ -63,7 +64,7 @@ def linear_layers(
 class MLP(eqx.Module):
     """`x ↦ W_L a(… a(W_1 x))`, optionally plus a linear shortcut `S x`.
 
-    The shortcut learns the linear part, which is nearly everything in an encoder or decoder.
+    The shortcut learns the linear part, which is most of an encoder or decoder.
     """
 
     layers: tuple[Linear, ...]
@@ -133,7 +134,9 @@ class GaussianMLP(eqx.Module):
 
     def __call__(self, x: Float[Array, " in"]) -> Gaussian:
         mean, raw_variance = jnp.split(self.network(x), 2)
-        return Gaussian(mean, positive(raw_variance, self.minimum_variance, self.initial_variance))
+        return Gaussian(
+            mean, make_positive(raw_variance, self.minimum_variance, self.initial_variance)
+        )
 
 
 class RadialVariance(eqx.Module):
@@ -150,7 +153,7 @@ class RadialVariance(eqx.Module):
 
     def __init__(self, in_size: int, out_size: int, centres: int) -> None:
         self.centres, self.width = jnp.zeros((centres, in_size)), jnp.ones(())
-        self.slow_weights = jnp.full((out_size, centres), 3.0 / _HASTE)
+        self.slow_weights = jnp.full((out_size, centres), 3.0 / _LOG_SCALE)
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
         # Centres are not trained: one that moves into a gap would make the variance small there.
@@ -161,7 +164,7 @@ class RadialVariance(eqx.Module):
     @property
     def weights(self) -> Float[Array, "*batch out centres"]:
         """The weights `wₖ` of the kernels."""
-        return jnp.exp(_HASTE * self.slow_weights)
+        return jnp.exp(_LOG_SCALE * self.slow_weights)
 
 
 class SplitGaussian(eqx.Module):
@@ -204,13 +207,15 @@ class SplitGaussian(eqx.Module):
         """Return `σ²(x)` without the mean."""
         if isinstance(self.raw_variance, RadialVariance):
             return self.minimum_variance + self.raw_variance(x)
-        return positive(self.raw_variance(x), self.minimum_variance, INITIAL_VARIANCE)
+        return make_positive(self.raw_variance(x), self.minimum_variance, INITIAL_VARIANCE)
 
     def __call__(self, x: Float[Array, " in"]) -> Gaussian:
         return Gaussian(self.mean(x), self.variance(x))
 
 
-def positive(raw: Float[Array, " dim"], minimum: float, at_zero: float) -> Float[Array, " dim"]:
+def make_positive(
+    raw: Float[Array, " dim"], minimum: float, at_zero: float
+) -> Float[Array, " dim"]:
     """Return `minimum + softplus(raw + c)`; `c` is chosen so that 0 gives `minimum + at_zero`."""
     return minimum + jax.nn.softplus(raw + softplus_offset(at_zero))
 
@@ -220,10 +225,10 @@ def softplus_offset(at_zero: float) -> float:
     return math.log(math.expm1(at_zero))
 
 
-def every_member(members: Any, *inputs: Float[Array, "n _"]) -> Any:
+def apply_members(members: Any, *inputs: Float[Array, "n _"]) -> Any:
     """Apply every member of an ensemble to every row.
 
-    The member is the first axis of the weights and of the result. Each member gets its own copy of
+    The member is the first axis of the weights and of the result. Each member gets one copy of
     the inputs: a layer is then one batched product without a transpose.
     """
     count = len(jax.tree.leaves(eqx.filter(members, eqx.is_array))[0])

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gelato.model.gaussian import log_density, standard_like
+from gelato.model.gaussian import log_density, make_standard_like
 from gelato.model.latent import LatentModel
-from gelato.model.networks import MLP, GaussianMLP, every_member
+from gelato.model.networks import MLP, GaussianMLP, apply_members
 
 Terms = dict[str, Float[Array, ""]]
 TERMS = (
@@ -46,7 +46,7 @@ class Batch(eqx.Module):
     weights: Float[Array, "*n members"]
 
 
-def objective_terms(
+def compute_objective_terms(
     model: LatentModel,
     target_encoder: GaussianMLP,
     batch: Batch,
@@ -65,7 +65,7 @@ def objective_terms(
     noise = jax.random.normal(key, ((3 if predict else 2) * n, model.latent_size))
     posteriors = jax.vmap(model.encode)(jnp.concatenate([batch.states, batch.next_states]))
     target = jax.lax.stop_gradient(jax.vmap(target_encoder)(batch.next_states))
-    sampled = posteriors.at(noise[: 2 * n])
+    sampled = posteriors.sample_from_noise(noise[: 2 * n])
     e = jax.vmap(model.embedding)(sampled[:n], batch.actions)
     forward = jax.vmap(model.forward)(e)
     logits = jax.vmap(model.termination)(jax.lax.stop_gradient(e))[:, 0]
@@ -73,8 +73,12 @@ def objective_terms(
     reward_variance = calibrate_variance(
         reward_errors[None], jnp.ones((1, n)), minimum_variance, per_dimension=False
     )
-    latents = jnp.concatenate([sampled, forward.at(noise[2 * n :])]) if predict else sampled
-    means = every_member(model.decoders.mean, latents)
+    latents = (
+        jnp.concatenate([sampled, forward.sample_from_noise(noise[2 * n :])])
+        if predict
+        else sampled
+    )
+    means = apply_members(model.decoders.mean, latents)
     weights = batch.weights.T
 
     def decoder_loss(index: int, states: Float[Array, "n state"]) -> Float[Array, ""]:
@@ -88,7 +92,7 @@ def objective_terms(
         "reconstruction": decoder_loss(0, batch.states),
         "successor": decoder_loss(1, batch.next_states),
         "reward": -jnp.mean(log_density(reward_errors, reward_variance[0])),
-        "prior": jnp.mean(posteriors.divergence(standard_like(posteriors))[:n]),
+        "prior": jnp.mean(posteriors.divergence(make_standard_like(posteriors))[:n]),
         "dynamics": jnp.mean(target.divergence(forward)),
         "termination": jnp.mean(jax.nn.softplus(logits) - batch.terminated * logits),
         "policy": jnp.mean(
@@ -111,16 +115,17 @@ def calibrate_variance(
     weighted = jnp.sum(weights[..., None] * squared_errors, axis=1, keepdims=True)
     mse = weighted / jnp.maximum(jnp.sum(weights, axis=1), 1e-6)[:, None, None]
     mse = mse if per_dimension else jnp.mean(mse, axis=-1, keepdims=True)
-    # At the optimum the derivative of the likelihood by the variance is zero: no gradient is lost.
+    # At the optimum the derivative of the likelihood with respect to the variance is zero, so no
+    # gradient is lost.
     return jnp.maximum(jax.lax.stop_gradient(mse), minimum_variance)
 
 
-def weighted_sum(terms: Terms, weights: Mapping[str, float]) -> Float[Array, ""]:
+def compute_weighted_sum(terms: Terms, weights: Mapping[str, float]) -> Float[Array, ""]:
     """Compute the loss: the sum of the terms times their weights."""
     return jnp.sum(jnp.stack([weight * terms[name] for name, weight in weights.items()]))
 
 
-def variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
+def compute_variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
     """Compute the loss of phase 2: the negative log-likelihood of `s′` and `r`.
 
     The model predicts from the means of `z` and `z′`.
@@ -130,7 +135,7 @@ def variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
         batch.states, batch.actions
     )
     latents = jax.vmap(lambda e: model.forward(e).mean)(embedded)
-    decoded = every_member(model.decoders, latents)
+    decoded = apply_members(model.decoders, latents)
     states = decoded.log_density(jnp.broadcast_to(batch.next_states, decoded.mean.shape))
     rewards = jax.vmap(model.reward)(embedded).log_density(batch.rewards)
     return -jnp.mean(batch.weights.T * states) - jnp.mean(rewards)

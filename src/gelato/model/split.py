@@ -1,4 +1,4 @@
-"""Split a dataset into training and held-out episodes, once for all later stages."""
+"""Split a dataset into training and held-out episodes. All later stages use the same split."""
 
 from dataclasses import dataclass, replace
 

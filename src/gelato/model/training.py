@@ -22,10 +22,10 @@ from gelato.model.fit import (
     FitData,
     FitState,
     begin_phase,
-    new_models,
+    list_term_names,
+    make_models,
     prepare_data,
     run_block,
-    term_names,
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
 from gelato.model.split import Split, split_dataset
@@ -78,7 +78,9 @@ class FittedModel:
         missing = [seed for seed in seeds if seed not in self.seeds]
         if missing:
             known = ", ".join(map(str, self.seeds))
-            raise InputError(f"{self.run.folder}: has no seed {missing[0]}, only {known}")
+            raise InputError(
+                f"{self.run.folder}: has no model for seed {missing[0]}; its seeds are {known}"
+            )
         rows = np.array([self.seeds.index(seed) for seed in seeds])
         return replace(self, seeds=seeds, models=take(self.models, rows))
 
@@ -108,7 +110,7 @@ def fit_latent_model(
     """
     check_data(split, config)
     split = split.scale_rewards(to_unit_range=config.rewards_to_unit_range)
-    _note_oddities(split, config)
+    _warn_about_data(split, config)
     dataset = split.dataset
     settings = {
         "data": {"reference": dataset.reference, "environment": dataset.environment},
@@ -119,6 +121,7 @@ def fit_latent_model(
     }
     with open_run(folder, "model", **settings) as run:
         if run.has("model"):
+            run.remove_checkpoints()
             return _read_models(run, split, config, seeds)
         data = prepare_data(split.train, split.held_out, split.scaling, config, seeds)
         models = _run_phases(run, dataset, config, seeds, data)
@@ -130,13 +133,16 @@ def fit_latent_model(
 def load_model(path: Path | str, dataset: Dataset | None = None) -> FittedModel:
     """Read a fitted model and its data.
 
-    `path` is the folder of `gelato model fit`, or of `gelato train` where the latent model was
-    fitted or used. `dataset` replaces the recorded reference, for data that moved.
+    `path` is the folder of `gelato model fit`, or of a `gelato train` run that fitted or used a
+    latent model. `dataset` replaces the recorded reference, for data that moved.
     """
     run = find_model(path)
     description = run.description
     dataset = dataset or _load_data(run, description["data"]["reference"])
-    config = _read_config(description["config"])
+    try:
+        config = _read_config(description["config"])
+    except InputError as error:
+        raise InputError(f"{run.folder / 'run.json'}: {error}") from error
     split = split_dataset(
         dataset, config.held_out_fraction, rewards_to_unit_range=config.rewards_to_unit_range
     )
@@ -169,7 +175,7 @@ def _read_models(
     transitions = split.dataset.transitions
     like = (
         eqx.filter_eval_shape(_new_models, config, transitions, seeds),
-        _blank_scaling(transitions),
+        _make_empty_scaling(transitions),
     )
     arrays, static = eqx.partition(like, lambda leaf: hasattr(leaf, "shape"))
     models, scaling = eqx.combine(run.load("model", arrays), static)
@@ -183,7 +189,12 @@ def _read_config(fields: Mapping[str, Any]) -> ModelConfig:
     for name, value in values.items():
         if isinstance(value, list):
             values[name] = tuple(value)
-    return ModelConfig(**values)
+    try:
+        return ModelConfig(**values)
+    except TypeError as error:
+        raise InputError(
+            f"the settings of the model are not those of this version of gelato ({error})"
+        ) from error
 
 
 def _load_data(run: Run, reference: str) -> Dataset:
@@ -216,14 +227,14 @@ def check_data(split: Split, config: ModelConfig) -> None:
         raise InputError(f"{reference}: observations never change, so there are no dynamics")
 
 
-def _note_oddities(split: Split, config: ModelConfig) -> None:
-    """Warn about data that can be fitted but may give a surprising model."""
+def _warn_about_data(split: Split, config: ModelConfig) -> None:
+    """Print notes about data that can be fitted but may give a bad model."""
     reference, every = split.dataset.reference, split.dataset.transitions
     data = every.with_successors()
     if every.terminated.any() and not data.terminated.any():
         note(
-            f"{reference}: no terminated step has a successor; the model will not learn where "
-            "episodes end"
+            f"{reference}: no terminated step has a successor (`next_observations`), so the model "
+            "cannot learn termination"
         )
     low, high = np.quantile(data.states[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
     width = high - low
@@ -231,8 +242,9 @@ def _note_oddities(split: Split, config: ModelConfig) -> None:
     for column in np.flatnonzero((width > 0) & (beyond > _OUTLIER * width)):
         note(
             f"{reference}: column {column} of the observations has values up to "
-            f"{beyond[column]:.2g}, but 98% of them lie within a range of {width[column]:.2g}; to "
-            "the model these look constant"
+            f"{beyond[column]:.2g}, but 98% of them lie within a range of {width[column]:.2g}; "
+            "after normalisation the column looks constant to the model. Remove or clip the "
+            "outliers"
         )
     if np.ptp(data.actions, axis=0).max() == 0:
         note(f"{reference}: the action never changes; the effect of other actions is unknown")
@@ -240,14 +252,15 @@ def _note_oddities(split: Split, config: ModelConfig) -> None:
         note(f"{reference}: the reward is always {data.rewards[0]:g}; the model learns a constant")
     state_size, embedding_size = data.states.shape[1], config.latent_size + data.action_space.size
     if 2 * config.decoders * state_size < embedding_size:
-        note(rank_warning(config.decoders, state_size, embedding_size))
+        note(describe_rank_problem(config.decoders, state_size, embedding_size))
 
 
-def rank_warning(decoders: int, state_size: int, embedding_size: int) -> str:
+def describe_rank_problem(decoders: int, state_size: int, embedding_size: int) -> str:
     """Explain why `2·M·d_S < d_E` is a problem."""
     return (
-        f"2·M·d_S = {2 * decoders * state_size} is less than d_E = {embedding_size}: the metric is "
-        "singular, and some directions have length zero. Use more decoders or a smaller latent size"
+        f"2 × decoders × state size = {2 * decoders * state_size} is less than the embedding size "
+        f"{embedding_size}: the metric is singular and some directions have length zero. Use more "
+        "decoders or a smaller latent size"
     )
 
 
@@ -262,10 +275,10 @@ def _new_models(
     config: ModelConfig, transitions: Transitions, seeds: tuple[int, ...]
 ) -> LatentModel:
     state_size = transitions.states.shape[1]
-    return new_models(config, state_size, transitions.action_space, jnp.array(seeds))
+    return make_models(config, state_size, transitions.action_space, jnp.array(seeds))
 
 
-def _blank_scaling(transitions: Transitions) -> Scaling:
+def _make_empty_scaling(transitions: Transitions) -> Scaling:
     def blank(size: int) -> Standardiser:
         return Standardiser(np.zeros(size, np.float32), np.ones(size, np.float32))
 
@@ -305,7 +318,7 @@ def _run_phase(
     state: FitState,
     start: int | None = None,
 ) -> LatentModel:
-    constants, names = (data, jnp.array(seeds)), term_names(config, phase)
+    constants, names = (data, jnp.array(seeds)), list_term_names(config, phase)
 
     def block(state: FitState, updates: int) -> tuple[FitState, Metrics]:
         state, *measured = run_block(constants, state, config=config, phase=phase, updates=updates)
@@ -324,7 +337,7 @@ def _run_phase(
     blank = {}
     if phase == MEANS:
         first, updates = 0, config.updates
-        for name in term_names(config, VARIANCES):
+        for name in list_term_names(config, VARIANCES):
             blank[name] = np.full(len(seeds), np.nan)
     else:
         first, updates = config.updates, config.variance_updates
@@ -358,7 +371,7 @@ def _stop_at_nan(
     step = int(np.argmax(bad.any(axis=(0, 2))))
     seed, term = map(int, np.argwhere(bad[:, step])[0])
     raise InputError(
-        f"{folder.folder}: the {term_names(config, phase)[term]} term became "
+        f"{folder.folder}: the {list_term_names(config, phase)[term]} term became "
         f"{terms[seed, step, term]} at update {first_step + step} of the {PHASES[phase]} "
         f"(seed {seeds[seed]}). The last checkpoint, if any, is kept. Try a smaller learning rate "
         "or a larger minimum variance"

@@ -1,4 +1,4 @@
-"""From trained networks to policies that run without JAX."""
+"""Convert trained networks to policies that run without JAX."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from gelato.policy.policy import DeployedPolicy, Stage
 
 
 def deploy(actor: Actor, encoder: GaussianMLP | None, scaling: Scaling) -> DeployedPolicy:
-    """Return the deterministic policy; an encoder comes first if it acts on latent states."""
+    """Return the deterministic policy. If it acts on latent states, it includes the encoder."""
     stages = [make_stage(actor.network, actor.space.size)]
     if encoder is not None:
         latent_size = actor.network.layers[0].weight.shape[-1]

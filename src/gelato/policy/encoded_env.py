@@ -15,8 +15,8 @@ from gelato.policy.deploy import make_stage
 class EncodedEnv(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
     """Encode the observations of an environment with a fitted model.
 
-    A policy of another library that was trained in `gelato.pessimistic_env(run)` acts on latent
-    states. Wrap the real environment to run it there: `EncodedEnv(gymnasium.make(ID), run)`.
+    A policy that another library trained in `gelato.pessimistic_env(run)` acts on latent states. To
+    run it in the real environment, use `EncodedEnv(gymnasium.make(ID), run)`.
     """
 
     def __init__(
@@ -27,7 +27,9 @@ class EncodedEnv(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
         index = model.seeds.index(seed) if seed in model.seeds else None
         if index is None:
             known = ", ".join(map(str, model.seeds))
-            raise InputError(f"{model.run.folder}: has no seed {seed}, only {known}")
+            raise InputError(
+                f"{model.run.folder}: has no model for seed {seed}; its seeds are {known}"
+            )
         states = model.scaling.states
         shape = env.observation_space.shape
         if shape is None or int(np.prod(shape)) != len(states.mean):

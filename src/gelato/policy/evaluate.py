@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -55,7 +56,7 @@ class Evaluator:
     def __init__(self, environment: str, executor: Executor | None) -> None:
         self.environment, self._executor = environment, executor
         self._counts_crashes = _find_crash_test(environment) is not None
-        # Environments and tasks that the user's program registered are unknown to its workers.
+        # Worker processes do not know environments and tasks that the user's program registered.
         # cloudpickle sends classes and functions of a script too.
         self._description: bytes = cloudpickle.dumps(
             (gymnasium.spec(environment), _find_crash_test(environment))
@@ -145,7 +146,9 @@ def find_environment(recorded: str | None, state_size: int, space: ActionSpace) 
 
 def run_episode(environment_id: str, policy: Policy, seed: int) -> tuple[float, int, bool]:
     """Run one episode; return its return, its length and whether it crashed."""
-    return _run_episode(_prepare(environment_id), policy, seed, _find_crash_test(environment_id))
+    return _run_episode(
+        _prepare(environment_id, get_ident()), policy, seed, _find_crash_test(environment_id)
+    )
 
 
 def _run_job(description: bytes, policy: Policy, seed: int) -> tuple[float, int, bool]:
@@ -177,11 +180,15 @@ def record_frames(environment_id: str, policy: Policy, seed: int = FIRST_SEED) -
         observation, _ = environment.reset(seed=seed)
         frames, ended = [environment.render()], False
     except Exception as error:
-        help = "install what it draws with" if task is None else task.drawing_help
+        help = (
+            "install the packages that the environment needs for rendering"
+            if task is None
+            else task.drawing_help
+        )
         raise InputError(
-            f"{environment_id}: cannot be drawn here; {help} ({first_line(error)})"
+            f"{environment_id}: cannot be rendered here; {help} ({first_line(error)})"
         ) from error
-    # From here on an error is the policy's or the environment's own, and keeps its traceback.
+    # Errors below come from the policy or the environment, so their traceback is kept.
     if task is not None and task.capture_frames is not None:
         task.capture_frames(environment, lambda: frames.append(environment.render()))
     while not ended and len(frames) < _LONGEST_FILM:
@@ -198,7 +205,9 @@ def _find_crash_test(environment_id: str) -> CrashTest | None:
 
 
 @cache
-def _prepare(environment_id: str) -> gymnasium.Env[Any, Any]:
+def _prepare(environment_id: str, thread: int) -> gymnasium.Env[Any, Any]:
+    """Return a simulator; every thread steps its own."""
+    del thread
     return make_environment(environment_id)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Num
 
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.errors import InputError
-from gelato.runs.folder import read_arrays, save_arrays
+from gelato.runs.npz import read_arrays
 
 Weights = Float[np.ndarray, "_ _"]
 Bias = Float[np.ndarray, " _"]
@@ -98,8 +98,8 @@ class DeployedPolicy:
         return (low + high) / 2 + (high - low) / 2 * np.tanh(x)
 
 
-def save_policies(path: Path, policies: Sequence[DeployedPolicy]) -> None:
-    """Write policies to one self-describing file of arrays."""
+def pack_policies(policies: Sequence[DeployedPolicy]) -> dict[str, np.ndarray]:
+    """Return policies as named arrays that describe themselves."""
     arrays: dict[str, np.ndarray] = {}
     described = []
     for index, policy in enumerate(policies):
@@ -119,16 +119,43 @@ def save_policies(path: Path, policies: Sequence[DeployedPolicy]) -> None:
                 }
             )
         described.append({"stages": stages, "space": _describe_space(policy.space)})
-    save_arrays(path, {"description": np.array(json.dumps(described)), **arrays})
+    return {"description": np.array(json.dumps(described)), **arrays}
 
 
 def load_policies(path: Path) -> list[DeployedPolicy]:
-    """Read policies from their file."""
+    """Read policies from a file of packed policies."""
     arrays = read_arrays(path)
-    return [
-        _policy(arrays, index, entry)
-        for index, entry in enumerate(json.loads(str(arrays["['description']"])))
-    ]
+    try:
+        found = []
+        for index, entry in enumerate(json.loads(str(arrays["['description']"]))):
+            policy = _policy(arrays, index, entry)
+            _check_sizes(policy)
+            found.append(policy)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+        raise InputError(f"{path}: does not describe policies of gelato ({error!r})") from error
+    return found
+
+
+def _check_sizes(policy: DeployedPolicy) -> None:
+    """Raise a `ValueError` unless every network fits to the one before it and to the actions."""
+    sizes = [policy.mean.shape, policy.scale.shape]
+    size = policy.mean.shape[0]
+    if sizes != [(size,), (size,)] or not policy.stages:
+        raise ValueError(f"mean and scale have shapes {sizes}")
+    for stage in policy.stages:
+        first, width = size, size
+        for weight, bias in stage.layers:
+            if weight.ndim != 2 or weight.shape[1] != width or bias.shape != weight.shape[:1]:
+                raise ValueError(f"a layer has shapes {weight.shape} and {bias.shape}")
+            width = len(bias)
+        shortcut = stage.shortcut
+        if shortcut is not None and shortcut.shape != (width, first):
+            raise ValueError(f"a shortcut has shape {shortcut.shape}")
+        if stage.activation not in ACTIVATIONS or not 0 < stage.outputs <= width:
+            raise ValueError(f"activation {stage.activation}, {stage.outputs} outputs")
+        size = stage.outputs
+    if size != policy.space.size:
+        raise ValueError(f"{size} values for the actions {policy.space}")
 
 
 def _policy(arrays: Mapping[str, np.ndarray], index: int, entry: dict[str, Any]) -> DeployedPolicy:

@@ -17,17 +17,17 @@ _MOST_FRAMES = 300
 
 
 def check_video(path: Path | None) -> None:
-    """Refuse a path that no video can be written to, before anything is computed."""
+    """Raise an error early if no video can be written to the path."""
     if path is None:
         return
     if path.suffix not in (".gif", ".mp4"):
-        raise InputError(f"{path}: a video is .gif or .mp4")
+        raise InputError(f"{path}: a video file must end in .gif or .mp4")
     if path.suffix == ".mp4":
         _ffmpeg(path)
 
 
 def write_video(policy: DeployedPolicy, environment: str, path: Path) -> None:
-    """Write one episode of a policy; a long one is thinned to a few hundred frames."""
+    """Write one episode of a policy; a long episode is reduced to at most 300 frames."""
     frames = record_frames(environment, policy)
     task = find_task(environment)
     every = -(-len(frames) // _MOST_FRAMES)
@@ -61,6 +61,6 @@ def _ffmpeg(path: Path) -> Any:
         import imageio_ffmpeg
     except ImportError as error:
         raise InputError(
-            f"{path}: .mp4 needs pip install 'gelato-rl[video]'; .gif works without"
+            f"{path}: .mp4 needs an extra: pip install 'gelato-rl[video]'. Or write a .gif"
         ) from error
     return imageio_ffmpeg

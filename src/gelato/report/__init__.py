@@ -1,8 +1,8 @@
-"""Figures and tables: reads what other stages wrote, never trains."""
+"""Figures and tables. They read the results of other stages and never train."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gelato.lazy import import_on_use
 from gelato.report.figures import (
     FigureRequest,
     RegisteredFigure,
@@ -36,18 +36,16 @@ __all__ = [
     "summarise_policies",
 ]
 # Imported on use: these modules need matplotlib, JAX or SciPy.
-_LAZY = {
-    "curve_figure": ("draw_curve",),
-    "data_figure": ("draw_dataset",),
-    "embedding_figure": ("draw_embedding",),
-    "model_figure": ("draw_rollouts",),
-    "policy_table": ("aggregate", "as_text", "gather", "summarise_policies"),
-    "uncertainty_figure": ("draw_uncertainty",),
+_HOMES = {
+    "aggregate": "gelato.report.policy_table",
+    "as_text": "gelato.report.policy_table",
+    "draw_curve": "gelato.report.curve_figure",
+    "draw_dataset": "gelato.report.data_figure",
+    "draw_embedding": "gelato.report.embedding_figure",
+    "draw_rollouts": "gelato.report.model_figure",
+    "draw_uncertainty": "gelato.report.uncertainty_figure",
+    "gather": "gelato.report.policy_table",
+    "summarise_policies": "gelato.report.policy_table",
 }
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _LAZY.items():
-        if name in names:
-            return getattr(import_module(f"gelato.report.{module}"), name)
-    raise AttributeError(f"module 'gelato.report' has no attribute {name!r}")
+__getattr__, __dir__ = import_on_use(__name__, _HOMES)

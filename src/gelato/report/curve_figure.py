@@ -1,4 +1,4 @@
-"""How solvers converge to a geodesic between two states: length by iterations and by modes."""
+"""Convergence of solvers to a geodesic between two states: length by iterations and modes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +26,13 @@ from gelato.geometry.metric import Point
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.progress import progress
-from gelato.report.latent_space import decoder_metric, draw_volume, encode_states
+from gelato.report.latent_space import build_decoder_metric, draw_volume, encode_states
 from gelato.report.style import BLUE, INK, ORANGE, save
 
 ITERATIONS = (2, 5, 10, 20, 50)
 MODES = (1, 2, 4, 8)
-# Many nodes: with the default number, walls between nodes hide some of a curve's length.
+# Many nodes: with the default number, a narrow wall of high metric between two nodes would be
+# missed.
 REFERENCE = Converged(modes=16, nodes=64, iterations=300)
 # All curves are measured with the same fine quadrature.
 NODES = 256
@@ -43,7 +44,7 @@ Curves = list[Curve]
 def draw_curve(fitted: FittedModel, path: Path) -> None:
     """Draw the length of each solver's curve and, if the latent space is a plane, the curves."""
     model = fitted.seed(0)
-    metric, codes = decoder_metric(model), encode_held_out(fitted, model)
+    metric, codes = build_decoder_metric(model), encode_held_out(fitted, model)
     a, b = choose_distant_pair(metric, codes)
     reference = connecting_geodesic(metric, a, b, REFERENCE).curve
     by_iterations, by_modes, by_paper, [line] = _solve_all(metric, a, b)
@@ -84,7 +85,7 @@ def encode_held_out(fitted: FittedModel, model: LatentModel) -> jax.Array:
 def choose_distant_pair(metric: AbstractMetric, codes: jax.Array) -> tuple[Point, Point]:
     """Choose the two codes with the longest straight line between them.
 
-    It leaves most for a solver to improve.
+    There a solver can improve the straight line most.
     """
     rows, columns = np.triu_indices(len(codes), k=1)
     lengths = measure_pairs(metric, codes[rows], codes[columns], Straight(nodes=16))

@@ -16,7 +16,7 @@ from gelato.report.style import BLUE, GREY, INK, save
 def draw_dataset(dataset: Dataset, path: Path) -> None:
     """Draw histograms of returns, lengths and rewards, and the states.
 
-    A histogram of equal values is left out. States are a map if they have two dimensions, else
+    A histogram of equal values is not drawn. States are a map if they have two dimensions, else
     the range of each dimension.
     """
     data = dataset.transitions
@@ -59,7 +59,7 @@ def _draw_map(axes: Axes, data: Transitions) -> None:
     bins = grid if max(grid) <= 60 else (60, 60)
     counts, *edges = np.histogram2d(x, y, bins=bins)
     shown = np.ma.masked_equal(counts.T, 0)
-    # The colours stop short of black, which marks what was never visited.
+    # The colour map has no black, because black marks cells that were never visited.
     image = axes.pcolormesh(
         *edges, shown, cmap="Blues", vmin=0, vmax=1.25 * counts.max(), rasterized=True
     )
@@ -70,7 +70,7 @@ def _draw_map(axes: Axes, data: Transitions) -> None:
 def _draw_ranges(axes: Axes, data: Transitions) -> None:
     """Draw the 5th to 95th percentile of each dimension in units of its standard deviation.
 
-    This shows skew and outliers, whatever the units.
+    This shows skew and outliers in any units.
     """
     rows = choose_evenly(data, 100_000)
     states = np.asarray(data.states)[rows]

@@ -18,7 +18,7 @@ from gelato.geometry import Near, pairwise
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.progress import working
-from gelato.report.latent_space import decoder_metric, encode_states, measure_plane
+from gelato.report.latent_space import build_decoder_metric, encode_states, measure_plane
 from gelato.report.style import GREY, INK, MARK, save
 
 EPISODES = 3
@@ -39,7 +39,7 @@ def draw_embedding(
     points: int | None = None,
     pictures: Pictures | None = None,
 ) -> None:
-    """Draw both layouts side by side, coloured by the time in the trajectory."""
+    """Draw both layouts next to each other, coloured by the time in the trajectory."""
     data = fitted.dataset.transitions
     rows = choose_rows(data, points or min(_POINTS, len(data)))
     model = fitted.seed(0)
@@ -111,7 +111,7 @@ def _draw_pictures(figure: SubFigure, frames: Sequence[np.ndarray]) -> None:
 def _measure_geodesics(
     model: LatentModel, codes: Float[np.ndarray, "n latent"]
 ) -> Float[np.ndarray, "n n"]:
-    metric = decoder_metric(model)
+    metric = build_decoder_metric(model)
     if codes.shape[1] == 2:
         return measure_plane(metric, codes)
     return pairwise(metric, codes, Near())
@@ -132,9 +132,7 @@ def _draw_trajectories(
 
 
 def choose_rows(data: Transitions, points: int) -> Int[np.ndarray, " points"]:
-    """Choose the first steps of the first episodes: a third of the points from each, if it has
-    as many.
-    """
+    """Choose the first steps of the first episodes, at most a third of the points from each."""
     if points > len(data):
         raise InputError(
             f"--points {points}: the data has only {len(data)} transitions; use fewer points"

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FigureRequest:
-    """What a figure is drawn from and where it goes."""
+    """The input of a figure and the file to write."""
 
     run: Path
     """Folder of a run."""
     out: Path
     """File to write: .png, .pdf or .svg."""
     points: int | None = None
-    """How many data points to draw, for figures that let you choose."""
+    """Number of data points to draw, for figures that have this option."""
     data: str | None = None
     """Reference of the training data, if it moved since the run."""
 

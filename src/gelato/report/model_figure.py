@@ -1,6 +1,4 @@
-"""A fitted model at a glance: open-loop rollouts as fans against the truth, and how their error
-grows.
-"""
+"""Draw a fitted model: fan charts of rollouts, recorded states, the growth of the error."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gelato.model.check import action_sequences, longest_horizon, rollout, rollout_errors
+from gelato.model.check import choose_sequence_starts, find_longest_horizon, rollout, rollout_errors
 from gelato.model.fit import normalise_batch
 from gelato.model.training import FittedModel
 from gelato.report.references import shorten_reference
@@ -28,8 +26,8 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     One panel for each of the dimensions that move most, and one for the growth of the error.
     """
     _, held_out = fitted.parts
-    model, horizon = fitted.seed(seed_index), longest_horizon(held_out)
-    starts = action_sequences(held_out, horizon, 9)
+    model, horizon = fitted.seed(seed_index), find_longest_horizon(held_out)
+    starts = choose_sequence_starts(held_out, horizon, 9)
     start = int(starts[len(starts) // 2])
     batch = normalise_batch(
         held_out[start : start + horizon], fitted.scaling, jnp.zeros((horizon, 0))
@@ -39,7 +37,7 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     raw = np.asarray(fitted.scaling.states.inverse(np.asarray(sampled)))
     first = np.asarray(held_out.states[start])
     truth = np.asarray(held_out.next_states[start : start + horizon])
-    # Every fan opens at the state the rollouts start from.
+    # Every fan starts at the initial state of the rollouts.
     raw = np.concatenate([np.broadcast_to(first, (_SAMPLES, 1, len(first))), raw], axis=1)
     truth = np.concatenate([first[None], truth])
     moving = sorted(np.argsort(-np.asarray(batch.next_states).std(axis=0))[:_FANS])

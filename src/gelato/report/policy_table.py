@@ -32,17 +32,18 @@ def gather(runs: Sequence[Path]) -> list[Record]:
         missing = sorted({key for record in records for key in _NEEDED - record.keys()})
         if missing:
             raise InputError(
-                f"{path}: its records are not those of policies; they have no {', '.join(missing)}"
+                f"{path}: not results of `gelato train`: the records lack the fields "
+                f"{', '.join(missing)}"
             )
         found += records
     if not found:
-        raise InputError("the runs hold no records yet; wait until `gelato train` has finished")
+        raise InputError("the runs contain no results yet. Finish `gelato train` first")
     _check_cells(found)
     return found
 
 
 def _check_cells(records: Sequence[Record]) -> None:
-    """Refuse records of one dataset, method and penalty weight that differ in more than the seed.
+    """Raise an error if records of one cell (dataset, method, λ) differ in more than the seed.
 
     A cell of the table averages seeds of one setting.
     """
@@ -53,8 +54,8 @@ def _check_cells(records: Sequence[Record]) -> None:
         name = f"{shorten_reference(str(record['dataset']))}, {record['method']}"
         if (*cell, record["seed"]) in known:
             raise InputError(
-                f"{name}: seed {record['seed']} is there twice with the same penalty weight; "
-                "name each run once"
+                f"{name}: seed {record['seed']} occurs twice with the same penalty weight. List "
+                "each run only once"
             )
         known.add((*cell, record["seed"]))
         first = firsts.setdefault(cell, record)
@@ -91,7 +92,7 @@ def summarise_policies(
 ) -> list[Record]:
     """Average over seeds: a record for each dataset and method, in order of appearance.
 
-    With `published`, each record also has the number of a paper, as `paper`.
+    With `published`, each record also has a field `paper` with the published return.
     """
     cells: dict[str, dict[str, list[Record]]] = {}
     for record in label_methods(records):
@@ -127,8 +128,8 @@ def _describe_spread(records: Sequence[Record], name: str) -> Record:
 def aggregate(records: Sequence[Record]) -> list[Record]:
     """Average normalised scores over datasets and seeds: mean and IQM of each method.
 
-    As rliable defines them: the middle half of all runs, and 95% intervals from a bootstrap that
-    draws seeds within each dataset.
+    Definitions follow rliable: the IQM is the mean of the middle half of all runs; 95% intervals
+    come from a bootstrap over the seeds of each dataset.
     """
     scores: dict[str, dict[str, list[float]]] = {}
     for record in label_methods(records):
@@ -178,7 +179,7 @@ def _list_returns(records: Sequence[Record], published: Published | None) -> Tab
         columns.insert(5, "paper")
     rows = []
     for cell in cells:
-        form = form_of([other for other in cells if other["dataset"] == cell["dataset"]])
+        form = choose_format([other for other in cells if other["dataset"] == cell["dataset"]])
         row = [
             str(cell["dataset"]),
             str(cell["method"]),
@@ -205,7 +206,7 @@ def _list_scores(records: Sequence[Record]) -> Table:
     return ["method", "datasets", "mean score", "IQM", "95% interval"], rows
 
 
-def form_of(cells: Sequence[Record]) -> str:
+def choose_format(cells: Sequence[Record]) -> str:
     """Choose the format of the returns in one row or dataset."""
     values = [cell[name] for cell in cells for name in ("return_mean", "data_return")]
     return return_form(*(float(value) for value in values if value is not None))

@@ -1,6 +1,4 @@
-"""One look for all figures: sizes for print, colours that differ in grey, equal bytes for equal
-content.
-"""
+"""The style of all figures: print sizes, colours that differ in greyscale, reproducible files."""
 
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from gelato.runs.files import write_atomically
 
 INK, BLUE, ORANGE, GREY = "#222222", "#2f6690", "#d97706", "#9aa0a6"
 MARK, SHADE = "#ff5a36", "#eeeeee"
-_UNDATED = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+_NO_DATE = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 matplotlib.rcParams.update(
     {
@@ -30,6 +28,6 @@ matplotlib.rcParams.update(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a picture atomically and without a date: equal content gives equal bytes."""
-    undated = _UNDATED[path.suffix]
+    undated = _NO_DATE[path.suffix]
     with write_atomically(path) as partial:
         figure.savefig(partial, bbox_inches="tight", metadata=undated)

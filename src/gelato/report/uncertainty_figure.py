@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, GREY, INK, ORANGE, save
-from gelato.uncertainty.judge import Judged, Report
-from gelato.uncertainty.scores import risk_coverage
+from gelato.uncertainty.judge import Report, ShiftResult
+from gelato.uncertainty.scores import compute_risk_coverage
 
 # Colour and dash for each penalty, so that they differ in grey.
-_LOOKS = {
+_LINE_STYLES = {
     "transport": (ORANGE, "-"),
     "geodesic": (BLUE, "-"),
     "euclidean": (BLUE, ":"),
@@ -46,14 +46,14 @@ def draw_uncertainty(report: Report, path: Path) -> None:
     save(figure, path)
 
 
-def _draw_risk(axes: Axes, judged: Judged) -> None:
+def _draw_risk(axes: Axes, judged: ShiftResult) -> None:
     coverage = np.arange(1, len(judged.errors) + 1) / len(judged.errors)
     shown = coverage >= 0.05
     for name, values in judged.penalties.items():
-        colour, dash = _LOOKS.get(name, _OTHER)
+        colour, dash = _LINE_STYLES.get(name, _OTHER)
         axes.plot(
             coverage[shown],
-            risk_coverage(values, judged.errors)[shown],
+            compute_risk_coverage(values, judged.errors)[shown],
             dash,
             color=colour,
             label=name,
@@ -61,7 +61,7 @@ def _draw_risk(axes: Axes, judged: Judged) -> None:
         )
     axes.plot(
         coverage[shown],
-        risk_coverage(judged.errors, judged.errors)[shown],
+        compute_risk_coverage(judged.errors, judged.errors)[shown],
         color=INK,
         lw=0.6,
         label="oracle",
@@ -69,10 +69,10 @@ def _draw_risk(axes: Axes, judged: Judged) -> None:
     axes.set(xlabel="fraction kept", xlim=(0, 1), yscale="log")
 
 
-def _draw_reliability(axes: Axes, judged: Judged, report: Report) -> None:
+def _draw_reliability(axes: Axes, judged: ShiftResult, report: Report) -> None:
     """Draw the mean error in bins of the calibrated penalty that hold equally many rows."""
     for name, values in judged.penalties.items():
-        colour, dash = _LOOKS.get(name, _OTHER)
+        colour, dash = _LINE_STYLES.get(name, _OTHER)
         calibrated = np.asarray(report.scales[name](jnp.asarray(values)))
         order = np.array_split(np.argsort(values), _BINS)
         means = [

@@ -1,18 +1,20 @@
 """A run folder: everything that a later command needs to read or resume a run. No pickles.
 
 run.json            kind, configuration, data and its fingerprint, versions
+manifest.json       sizes and digests of the other files
 metrics.csv         metrics of the training
 checkpoints/        the last two states of an unfinished run, each written atomically
-*.npz               results
+*.npz, *.json       results
+
+Every file is written by `Run.write` and read after `Run.check`, which finds damage.
 """
 
 import csv
-import fcntl
 import io
 import json
+import os
 import platform
 import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,10 +27,24 @@ import numpy as np
 
 from gelato.errors import InputError
 from gelato.progress import note
-from gelato.runs.files import write_atomically
+from gelato.runs.files import (
+    digest_file,
+    flush_file,
+    flush_folder,
+    is_leftover,
+    lock_file,
+    read_json,
+    remove_leftovers,
+    warn_without_locks,
+    write_atomically,
+)
+from gelato.runs.manifest import LOG, NAME, Manifest, check_file, read_manifest, write_manifest
+from gelato.runs.npz import read_arrays
+from gelato.runs.records import Record, format_records, read_records
 
 FORMAT = 1
 _KEPT_CHECKPOINTS = 2
+_REMOVE_LOG = "restore it from a copy, or remove it and repeat the command"
 _PACKAGES = (
     "gelato-rl",
     "jax",
@@ -57,7 +73,7 @@ class _Description(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Run:
-    """A folder that describes itself."""
+    """A run folder with its description in `run.json`."""
 
     folder: Path
     resumed: bool = False
@@ -69,17 +85,12 @@ class Run:
         path = self.folder / "run.json"
         if not path.exists():
             what = (
-                "not a run's folder (it has no run.json)"
-                if self.folder.exists()
-                else "no such folder"
+                "not a run folder (no run.json in it)" if self.folder.exists() else "no such folder"
             )
             raise InputError(f"{self.folder}: {what}")
-        try:
-            description = json.loads(path.read_text())
-        except ValueError as error:
-            raise InputError(f"{path}: damaged ({error})") from error
+        description = read_json(self.check("run.json"))
         if not isinstance(description, dict) or not {"format", "kind"} <= description.keys():
-            raise InputError(f"{path}: does not describe a run of gelato")
+            raise InputError(f"{path}: is not a run.json of gelato")
         description = _Description(path, description)
         if description["format"] != FORMAT:
             raise InputError(
@@ -96,25 +107,51 @@ class Run:
             why = (
                 "is not finished"
                 if kind == "policies"
-                else f"is of kind {kind}; `gelato train` makes policies"
+                else f"is a {kind} run, not a training. Give the folder of a `gelato train` run"
             )
             raise InputError(f"{self.folder}: has no results; this run {why}")
-        return path
+        return self.check("results.json")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder for this process."""
+        """Lock the folder for this process, and remove what killed processes left there."""
         if self.folder.is_file():
             raise InputError(f"{self.folder}: is a file; name a folder")
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+        self._refuse_links()
+        warn_without_locks(self.folder)
+        with lock_file(self.folder / ".lock") as locked:
+            if not locked:
                 raise InputError(
                     f"{self.folder}: in use by another process; wait for it or use another folder"
-                ) from error
+                )
+            for folder in (self.folder, self.folder / "checkpoints"):
+                remove_leftovers(folder)
             yield
+
+    def refuse_other_files(self) -> None:
+        """Refuse a folder without a run in which someone keeps other files."""
+        if not self.folder.is_dir() or (self.folder / "run.json").exists():
+            return
+        for entry in self.folder.iterdir():
+            if entry.name == ".lock" or is_leftover(entry.name):
+                continue
+            # A run that was killed before it was described may have a manifest.
+            if entry.name != NAME or read_manifest(self.folder) is None:
+                raise InputError(f"{self.folder}: contains other files; use another folder")
+
+    def _refuse_links(self) -> None:
+        """Refuse links and devices in the folder: a run could write to other places."""
+        for place, folders, files in os.walk(self.folder):
+            for name in folders + files:
+                path = Path(place) / name
+                if path.is_symlink():
+                    raise InputError(
+                        f"{path}: is a symbolic link, and a run may write to its files only. "
+                        "Replace the link by what it points to"
+                    )
+                if name in files and path.exists() and not path.is_file():
+                    raise InputError(f"{path}: is not a plain file; remove it")
 
     def begin(self, kind: str, **settings: Any) -> bool:
         """Describe a new run, or check that an old one has the same settings.
@@ -124,12 +161,10 @@ class Run:
         settings = json.loads(json.dumps(settings))
         path = self.folder / "run.json"
         if not path.exists():
-            lock, *others = sorted(self.folder.iterdir(), key=lambda entry: entry.name != ".lock")
-            if others:
-                lock.unlink()
-                raise InputError(f"{self.folder}: contains other files; use another folder")
+            self.refuse_other_files()
+            write_manifest(self.folder, Manifest())
             description = {"format": FORMAT, "kind": kind, **settings, "versions": _versions()}
-            _write_json(path, description)
+            self.write_json("run", description)
             return False
         before = self.description
         for name, value in {"kind": kind, **settings}.items():
@@ -141,10 +176,36 @@ class Run:
                     "(fingerprints differ). Restore it or use a new folder"
                 )
             raise InputError(
-                f"{self.folder}: was started with {name} {_difference(before.get(name), value)}. "
-                "Use the same settings or a new folder"
+                f"{self.folder}: this run was started with another {name}: "
+                f"{_difference(before.get(name), value)}. Use the same settings or a new folder"
             )
         return True
+
+    def check(self, name: str, remedy: str = "restore it from a copy, or use a new folder") -> Path:
+        """Return the path of a file; raise an error if its content is not what we wrote."""
+        return check_file(self.folder, name, remedy)
+
+    @contextmanager
+    def write(self, name: str) -> Iterator[Path]:
+        """Yield a hidden file that replaces the file `name` when it is complete.
+
+        The manifest lists the new content first, unless the run was made without a manifest.
+        """
+
+        def announce(partial: Path) -> None:
+            manifest = read_manifest(self.folder)
+            if manifest is None:
+                return
+            manifest.forget_missing(self.folder)
+            manifest.expect(self.folder, name, digest_file(partial))
+            if name.startswith("checkpoints/"):
+                # The rows up to this step are on the disk before the checkpoint is.
+                self._flush_log()
+                manifest.keep_log(self.folder)
+            write_manifest(self.folder, manifest)
+
+        with write_atomically(self.folder / name, announce) as partial:
+            yield partial
 
     def record(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
         """Write values to `name`.json once; later calls return the stored values."""
@@ -155,35 +216,51 @@ class Run:
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write values to `name`.json."""
-        _write_json(self.folder / f"{name}.json", values)
+        with self.write(f"{name}.json") as partial:
+            partial.write_text(json.dumps(values, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read the values of `name`.json."""
-        path = self.folder / f"{name}.json"
+        remedy = "remove the file and repeat the command"
+        path = self.check(f"{name}.json", remedy)
         try:
-            return json.loads(path.read_text())
-        except ValueError as error:
-            raise InputError(
-                f"{path}: damaged ({error}); remove the file and repeat the command"
-            ) from error
+            values = read_json(path)
+        except InputError as error:
+            raise InputError(f"{error}; {remedy}") from error
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: damaged (not an object); {remedy}")
+        return values
+
+    def write_records(self, records: Sequence[Record]) -> None:
+        """Write results.json."""
+        with self.write("results.json") as partial:
+            partial.write_text(format_records(records))
+
+    def read_records(self) -> list[Record]:
+        """Read results.json."""
+        return read_records(self.check("results.json"))
 
     def save(self, name: str, tree: Any) -> None:
         """Write the arrays of a pytree to `name`.npz atomically."""
-        save_arrays(self.folder / f"{name}.npz", tree)
+        with self.write(f"{name}.npz") as partial:
+            _write_arrays(partial, tree)
 
     def load(self, name: str, like: Tree) -> Tree:
         """Read `name`.npz into the structure of `like`."""
-        return load_arrays(self.folder / f"{name}.npz", like)
+        return load_arrays(self.check(f"{name}.npz"), like)
 
     def has(self, name: str) -> bool:
         """Return whether `name`.npz exists."""
         return (self.folder / f"{name}.npz").exists()
 
     def save_checkpoint(self, step: int, tree: Any) -> None:
-        """Keep the states of this step and the one before; remove those of later steps."""
+        """Save the checkpoint of this step.
+
+        Keep also the checkpoint before it. Remove all others, also those of later steps.
+        """
         folder = self.folder / "checkpoints"
         folder.mkdir(exist_ok=True)
-        save_arrays(folder / f"{step:012d}.npz", tree)
+        self.save(f"checkpoints/{step:012d}", tree)
         kept = [old for old in self.checkpoints if old <= step][-_KEPT_CHECKPOINTS:]
         for other in set(self.checkpoints) - set(kept):
             (folder / f"{other:012d}.npz").unlink()
@@ -196,15 +273,17 @@ class Run:
 
     def load_checkpoint(self, step: int, like: Tree) -> Tree | None:
         """Read the state of a step. Return None, with a note, if the file is damaged."""
-        path = self.folder / "checkpoints" / f"{step:012d}.npz"
         try:
-            return load_arrays(path, like)
+            return self.load(f"checkpoints/{step:012d}", like)
         except InputError as error:
-            note(f"{error}; going back to the checkpoint before it")
+            note(f"{error}; using the previous checkpoint")
             return None
 
     def remove_checkpoints(self) -> None:
-        """Remove all checkpoints; a finished run needs none."""
+        """Remove all checkpoints; a finished run needs none.
+
+        A run that was killed meanwhile still has some, so its next reader calls this too.
+        """
         for step in self.checkpoints:
             (self.folder / "checkpoints" / f"{step:012d}.npz").unlink()
 
@@ -213,50 +292,72 @@ class Run:
 
         The first row sets the columns. A later row leaves missing columns empty.
         """
-        path = self.folder / "metrics.csv"
-        if path.exists():
-            with path.open(newline="") as file:
-                columns = next(csv.reader(file))
-            text = _as_csv(rows, columns)
-        else:
-            text = _as_csv(rows, list(rows[0]), header=True)
-        with path.open("a", newline="") as file:
+        path = self.folder / LOG
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, 0o666), "r+", newline="") as file:
+            columns = next(csv.reader(file), None)
+            text = _as_csv(rows, columns or list(rows[0]), header=columns is None)
+            file.seek(0, io.SEEK_END)
             file.write(text)
 
     @property
     def metrics(self) -> list[dict[str, str]]:
         """The rows of metrics.csv, without an incomplete last row (the disk may have been full)."""
-        path = self.folder / "metrics.csv"
+        path = self.check(LOG, _REMOVE_LOG)
         if not path.exists():
             return []
-        whole, newline, _ = path.read_text().rpartition("\n")
-        return list(csv.DictReader(io.StringIO(whole + newline, newline="")))
+        try:
+            whole, newline, _ = path.read_text().rpartition("\n")
+            rows = list(csv.DictReader(io.StringIO(whole + newline, newline=""), strict=True))
+            for row in rows:
+                if None in row or None in row.values():
+                    raise ValueError(f"step {row.get('step')} has too many or too few values")
+                int(row["step"])
+        except KeyError as error:
+            raise InputError(f"{path}: damaged (no column {error}); {_REMOVE_LOG}") from error
+        except (ValueError, csv.Error) as error:
+            raise InputError(f"{path}: damaged ({error}); {_REMOVE_LOG}") from error
+        return rows
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop the rows that an interrupted run logged after its last checkpoint."""
-        path = self.folder / "metrics.csv"
+        path = self.folder / LOG
         kept = [row for row in self.metrics if int(row["step"]) <= step]
         if not kept:
             path.unlink(missing_ok=True)
-            return
-        with write_atomically(path) as partial:
-            partial.write_text(_as_csv(kept, list(kept[0]), header=True), newline="")
+        manifest = read_manifest(self.folder)
+        if manifest is not None and not (manifest.grows and kept):
+            manifest.grows = True
+            manifest.forget_missing(self.folder)
+            write_manifest(self.folder, manifest)
+        if kept:
+            with self.write(LOG) as partial:
+                partial.write_text(_as_csv(kept, list(kept[0]), header=True), newline="")
+
+    def close_log(self) -> None:
+        """Tell the manifest that the log is complete."""
+        manifest = read_manifest(self.folder)
+        if manifest is not None:
+            self._flush_log()
+            manifest.keep_log(self.folder, finished=True)
+            write_manifest(self.folder, manifest)
+
+    def _flush_log(self) -> None:
+        if (self.folder / LOG).exists():
+            flush_file(self.folder / LOG)
+            flush_folder(self.folder)
 
 
 @contextmanager
 def open_run(path: Path | str, kind: str, **settings: Any) -> Iterator[Run]:
     """Lock a run's folder, describe a new run or check that an old one is the same, and yield it.
 
-    Other processes are refused until the block ends.
+    Other processes get an error until the block ends.
     """
     run = Run(Path(path))
+    run.refuse_other_files()
     with run.lock():
         yield replace(run, resumed=run.begin(kind, **settings))
-
-
-def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
-    with write_atomically(path) as partial:
-        partial.write_text(json.dumps(fields, indent=2) + "\n")
 
 
 def _as_csv(
@@ -274,29 +375,22 @@ def list_seeds(seeds: int, first_seed: int) -> tuple[int, ...]:
     """Return `seeds` consecutive numbers from `first_seed`."""
     if seeds < 1 or first_seed < 0 or first_seed + seeds > 2**31:
         raise InputError(
-            f"seeds is {seeds} and the first seed is {first_seed}; use at least one seed, and "
-            "seeds from 0 to 2³¹ − 1"
+            f"seeds={seeds}, first_seed={first_seed}: use at least one seed, and seeds from 0 to "
+            "2³¹ − 1"
         )
     return tuple(range(first_seed, first_seed + seeds))
 
 
 def save_arrays(path: Path, tree: Any) -> None:
     """Write the arrays of a pytree, each under its path in the tree."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     with write_atomically(path) as partial:
-        arrays = {jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in leaves}
-        np.savez(partial, **arrays)  # type: ignore[arg-type]
+        _write_arrays(partial, tree)
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of a file, each under its path in the tree."""
-    try:
-        with np.load(path) as saved:
-            return {name: saved[name] for name in saved.files}
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: missing; the run is not finished") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: damaged or cut short") from error
+def _write_arrays(path: Path, tree: Any) -> None:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    arrays = {jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in leaves}
+    np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
 def load_arrays(path: Path, like: Tree) -> Tree:

@@ -37,6 +37,7 @@ def mirror(folder: Path) -> Iterator[Logger]:
     try:
         yield write
     finally:
-        # `close` waits for the background thread that writes; after Ctrl-C nothing else does.
+        # Call `close`: it waits for the background thread that writes. After Ctrl-C nothing else
+        # waits for this thread.
         for writer in writers.values():
             writer.close()

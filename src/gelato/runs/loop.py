@@ -1,7 +1,7 @@
 """The training loop: blocks of updates with progress, metrics, checkpoints and resume.
 
 A block is one compiled program. Its result depends only on the state and the step, so a killed run
-resumes from its last checkpoint and ends bit for bit as if it had not been killed.
+resumes from its last checkpoint. The result is bit for bit the same as without the kill.
 """
 
 import time
@@ -84,6 +84,7 @@ def run_blocks(
 def finish(folder: Run, keep: Callable[[], None]) -> None:
     """Store the result of a training and drop its checkpoints. Ctrl-C waits until this is done."""
     with delay_signals():
+        folder.close_log()
         keep()
         folder.remove_checkpoints()
     stop_if_asked()

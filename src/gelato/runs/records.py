@@ -1,4 +1,7 @@
-"""Results as flat JSON records, one per line. Commands write them; docs are rendered from them."""
+"""Results as flat JSON records, one per line.
+
+Commands write them; `experiments/docs.py` makes tables from them.
+"""
 
 import csv
 import fcntl
@@ -10,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gelato.errors import InputError
-from gelato.runs.files import write_atomically
+from gelato.runs.files import read_json, write_atomically
 
 Record = dict[str, str | int | float | bool | None]
 # Names in records of version 0.1, and the names that replaced them.
@@ -39,10 +42,7 @@ def read_records(path: Path) -> list[Record]:
     """Read the records of a file; a missing file has none."""
     if not path.exists():
         return []
-    try:
-        records = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"{path}: not a JSON file ({error})") from error
+    records = read_json(path, "not a JSON file")
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise InputError(f"{path}: not a list of records")
     return [_rename_fields(record) for record in records]
@@ -81,7 +81,12 @@ def _place(value: object) -> tuple[float, str]:
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Replace the records of a file."""
     with write_atomically(path) as partial:
-        partial.write_text("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
+        partial.write_text(format_records(records))
+
+
+def format_records(records: Sequence[Record]) -> str:
+    """Return records as JSON, one per line."""
+    return "[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n"
 
 
 def write_csv(path: Path, records: Sequence[Record]) -> None:

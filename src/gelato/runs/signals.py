@@ -13,13 +13,13 @@ from typing import Any
 
 from gelato.progress import note
 
-# The signal that arrived and still waits, and the last signal that was acted on.
+# The signal that arrived but was not handled yet, and the last signal that was handled.
 _asked: int | None = None
 _obeyed: int = signal.SIGINT
 
 
 def remember_interrupts() -> None:
-    """Remember signals, so that Ctrl-C also works where Python ignores its exception.
+    """Store received signals, so that Ctrl-C also works where Python ignores KeyboardInterrupt.
 
     Python ignores exceptions in callbacks such as JAX's garbage-collection callback.
     """

@@ -1,4 +1,4 @@
-"""Tasks: the environments that the library knows, and how to register more of them."""
+"""Tasks: the supported environments, and the functions to register more environments."""
 
 from gelato.tasks import driving, four_rooms, locomotion
 from gelato.tasks.environments import check_environment, make_environment

@@ -1,9 +1,10 @@
 """The six driving tasks on highway-env, with every setting that affects a result.
 
 An observation is a matrix with one row per car, the own car first. The columns are presence,
-position and speed. There are five cars; the intersection has fifteen, and their heading. On the
-racetrack an observation is a grid of 12 × 12 cells of 3 m that shows cars and road. An action
-chooses lane and speed, at the intersection only the speed, on the racetrack the steering angle.
+position and speed. An observation has five cars. At the intersection it has fifteen cars and also
+their heading. On the racetrack an observation is a grid of 12 × 12 cells of 3 m that shows cars and
+road. An action chooses lane and speed. At the intersection it chooses only the speed, on the
+racetrack only the steering angle.
 """
 
 from collections.abc import Callable, Mapping
@@ -137,7 +138,7 @@ def _make_task(
         behaviour_policy=name,
         capture_frames=capture_frames,
         frames_per_second=float(config["simulation_frequency"]),
-        drawing_help="highway-env draws with pygame: pip install pygame-ce",
+        drawing_help="highway-env needs pygame for rendering: pip install pygame-ce",
         step_seconds=step_seconds,
         presets={
             "default": {

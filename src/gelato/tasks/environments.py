@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from gelato.errors import InputError, first_line
+from gelato.errors import InputError, UserCodeError, first_line
 from gelato.progress import note
 from gelato.tasks.task import AbstractSimulator, find_task
 
@@ -47,17 +47,17 @@ def silence_mujoco() -> Iterator[None]:
 def check_environment(environment: str) -> None:
     """Make the environment once; raise `NotInstalledError` if it is not installed.
 
-    Any other error of its constructor becomes an `InputError` that keeps it as its cause.
+    Any other error of its constructor becomes a `UserCodeError`.
     """
     try:
         make_environment(environment).close()
     except (gymnasium.error.Error, ImportError) as error:
         raise NotInstalledError(
             f"{environment}: this environment is not installed ({first_line(error)}); correct the "
-            "name, install its package, or omit it"
+            "name, install its package, or leave out the environment"
         ) from error
     except Exception as error:
-        raise InputError(
+        raise UserCodeError(
             f"{environment}: the environment is installed, but making it failed "
             f"({type(error).__name__}: {first_line(error)}); correct its constructor or options"
         ) from error
@@ -75,8 +75,8 @@ def is_installed(environment: str) -> bool:
 def find_available(recorded: str | None) -> str | None:
     """Return the environment to simulate for data recorded in `recorded`.
 
-    This is the recorded environment or, with a note, the one of the same task. None if neither is
-    installed.
+    This is the recorded environment, if it is installed. Otherwise it is the environment of the
+    same task (with a note), or None if that is not installed either.
     """
     if recorded is None:
         return None
@@ -91,10 +91,13 @@ def find_available(recorded: str | None) -> str | None:
 
 
 def open_simulator(environment: str | None, state_size: int) -> AbstractSimulator | None:
-    """Return a simulator that can be put into states of this size, or None with a note."""
+    """Return a simulator whose state can be set and has this size.
+
+    If there is none, print a note and return None.
+    """
     task = find_task(environment)
     if task is None or task.make_simulator is None:
-        note(f"{environment or 'the data'}: no simulator that can be put into a state")
+        note(f"{environment or 'the data'}: no simulator whose state can be set")
         return None
     ours = task.environment
     if environment != ours:

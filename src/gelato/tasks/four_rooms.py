@@ -1,8 +1,8 @@
 """The paper's grid world: 15×15 cells in four rooms, each with an obstacle in the middle.
 
 An action is a direction. The agent moves 1, 2 or 3 cells, drawn uniformly, and stops at walls and
-obstacles. The observation is the cell's position scaled to `[-1, 1]²`. `land_distances` returns the
-walking distances between cells, which are the ground truth for the learned geometry.
+obstacles. The observation is the cell's position scaled to `[-1, 1]²`. `compute_walking_distances`
+returns the walking distances between cells, which are the ground truth for the learned geometry.
 """
 
 from functools import cache, partial
@@ -44,12 +44,12 @@ Cell = tuple[int, int]
 Region = tuple[int, int, int, int]
 
 
-def free_cells() -> Int[np.ndarray, "cells 2"]:
+def list_free_cells() -> Int[np.ndarray, "cells 2"]:
     """Return every free cell as `(row, column)`, in reading order."""
     return np.argwhere(FREE)
 
 
-def position(cells: Int[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 2"]:
+def encode_position(cells: Int[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 2"]:
     """Return the observations `(x, y)` of cells, scaled to `[-1, 1]`; `y` points upwards."""
     half = (SIZE - 1) / 2
     return (np.stack([cells[..., 1] - half, half - cells[..., 0]], axis=-1) / half).astype(
@@ -58,32 +58,32 @@ def position(cells: Int[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 2"
 
 
 @cache
-def land_distances() -> Float[np.ndarray, "cells cells"]:
-    """Return the walking distances between all free cells, in the order of `free_cells`."""
+def compute_walking_distances() -> Float[np.ndarray, "cells cells"]:
+    """Return the walking distances between all free cells, in the order of `list_free_cells`."""
     # Import on use, because worker processes import this module and do not need SciPy.
     from scipy.sparse.csgraph import shortest_path
 
-    cells = free_cells()
+    cells = list_free_cells()
     neighbours = np.abs(cells[:, None] - cells[None]).sum(-1) == 1
     return shortest_path(neighbours, unweighted=True)
 
 
-def land_distance(a: Cell, b: Cell) -> int:
+def compute_walking_distance(a: Cell, b: Cell) -> int:
     """Return the number of single-cell steps on the shortest walk from `a` to `b`."""
-    index = {tuple(cell): i for i, cell in enumerate(free_cells().tolist())}
+    index = {tuple(cell): i for i, cell in enumerate(list_free_cells().tolist())}
     for cell in (a, b):
         if tuple(cell) not in index:
             raise ValueError(f"cell {tuple(cell)} is not a free cell of Four Rooms")
-    return int(land_distances()[index[tuple(a)], index[tuple(b)]])
+    return int(compute_walking_distances()[index[tuple(a)], index[tuple(b)]])
 
 
 class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
     """Four Rooms as a Gymnasium environment.
 
     Without a `goal`, as in the paper, the reward is 0 and only the time limit ends an episode. With
-    a goal, the reward is 1 at every step that ends in it, and 0 elsewhere. Reaching the goal
-    terminates the episode, except with `stay`. Episodes start in the region `starts`, or on any
-    cell. `reset(options={"cell": (row, column)})` starts from this cell, and
+    a goal, the reward is 1 for every step that ends in the goal, and 0 otherwise. Reaching the goal
+    terminates the episode, except with `continue_at_goal`. Episodes start in the region `starts`,
+    or on any cell. `reset(options={"cell": (row, column)})` starts from this cell, and
     `reset(options={"anywhere": True})` from any cell.
     """
 
@@ -98,18 +98,18 @@ class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
         goal: Cell | Region | None = None,
         starts: Cell | Region | None = None,
         longest_move: int = LONGEST_MOVE,
-        stay: bool = False,
+        continue_at_goal: bool = False,
     ) -> None:
         goal, starts = _as_region(goal), _as_region(starts)
         for name, region in (("goal", goal), ("starts", starts)):
             if region is not None and not len(_cells_in(region)):
                 raise ValueError(f"{name} {region} holds no free cell of Four Rooms")
-        self._starts = free_cells() if starts is None else _cells_in(starts)
-        self.render_mode, self.goal, self.longest_move, self.stay = (
+        self._starts = list_free_cells() if starts is None else _cells_in(starts)
+        self.render_mode, self.goal, self.longest_move, self.continue_at_goal = (
             render_mode,
             goal,
             longest_move,
-            stay,
+            continue_at_goal,
         )
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
@@ -122,12 +122,12 @@ class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
         super().reset(seed=seed)
         cell = (options or {}).get("cell")
         if cell is None:
-            cells = free_cells() if (options or {}).get("anywhere") else self._starts
+            cells = list_free_cells() if (options or {}).get("anywhere") else self._starts
             cell = cells[self.np_random.integers(len(cells))]
         elif not is_free(cell):
             raise ValueError(f"cell {tuple(cell)} is not a free cell of Four Rooms")
         self.cell = (int(cell[0]), int(cell[1]))
-        return position(np.array(self.cell)), {"cell": self.cell}
+        return encode_position(np.array(self.cell)), {"cell": self.cell}
 
     def step(self, action: int | np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move 1 to `longest_move` cells in the chosen direction, but stop at an obstacle."""
@@ -135,9 +135,9 @@ class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
         self.cell = move(self.cell, int(action), distance)
         reached = self.goal is not None and in_region(self.cell, self.goal)
         return (
-            position(np.array(self.cell)),
+            encode_position(np.array(self.cell)),
             float(reached),
-            reached and not self.stay,
+            reached and not self.continue_at_goal,
             False,
             {"cell": self.cell},
         )
@@ -166,7 +166,7 @@ def move(cell: Cell, action: int, distance: int) -> Cell:
     return row, column
 
 
-def cell_at(observation: Float[np.ndarray, " 2"]) -> Cell:
+def find_cell(observation: Float[np.ndarray, " 2"]) -> Cell:
     """Return the cell that contains an observation."""
     half = (SIZE - 1) / 2
     return int(np.rint(half - observation[1] * half)), int(np.rint(observation[0] * half + half))
@@ -186,7 +186,7 @@ def _as_region(place: Cell | Region | None) -> Region | None:
 
 
 def _cells_in(region: Region) -> Int[np.ndarray, "cells 2"]:
-    cells = free_cells()
+    cells = list_free_cells()
     return cells[[in_region(cell, region) for cell in cells]]
 
 
@@ -210,12 +210,12 @@ class FourRoomsSimulator(AbstractSimulator):
         """Return the mean next position, from the free cell that `state` lies in."""
         if not np.isfinite(state).all():
             return np.full(2, np.nan)
-        cell = cell_at(state)
+        cell = find_cell(state)
         if not is_free(cell):
             return np.full(2, np.nan)
         lengths = range(1, self._longest_move + 1)
         reached = [move(cell, int(action), distance) for distance in lengths]
-        return position(np.array(reached)).mean(axis=0)
+        return encode_position(np.array(reached)).mean(axis=0)
 
 
 FOUR_ROOMS = register_task(
@@ -250,7 +250,7 @@ FOUR_ROOMS_GOAL = register_task(
         "four-rooms-goal",
         ("gelato/FourRoomsGoal-v0",),
         entry_point="gelato.tasks.four_rooms:FourRooms",
-        options={"goal": GOAL, "stay": True, "starts": (5, 0, 6, 1), "longest_move": 1},
+        options={"goal": GOAL, "continue_at_goal": True, "starts": (5, 0, 6, 1), "longest_move": 1},
         steps=60,
         make_simulator=partial(FourRoomsSimulator, longest_move=1),
         presets={

@@ -71,7 +71,7 @@ class MujocoSimulator(AbstractSimulator):
         if clipped or not np.isfinite(state).all():
             return unknown
         model, data = self._environment.model, self._environment.data
-        # Forget the previous step: the contact solver starts from its last solution.
+        # Reset the contact solver, which otherwise starts from its last solution.
         mujoco.mj_resetData(model, data)
         with silence_mujoco():
             self._environment.set_state(np.concatenate([[0.0], positions]), velocities)

@@ -1,4 +1,4 @@
-"""`Task`: everything the library knows about one environment, and the registry of tasks.
+"""`Task`: all facts about one environment that the library uses, and the registry of tasks.
 
 A task is one value. Presets, scores, simulators, evaluation and time estimates find it with
 `find_task`, so registering a task once is enough:
@@ -6,7 +6,7 @@ A task is one value. Presets, scores, simulators, evaluation and time estimates 
 >>> register_task(Task("pendulum", ("Pendulum-v1",), reference_returns=(-1200.0, -150.0)))
 
 An environment without a task works too. It gets the general presets, no normalised score, a learned
-termination model and no simulator that can be put into a state.
+termination model and no simulator whose state can be set.
 """
 
 import math
@@ -31,10 +31,10 @@ PRESET_PARTS = ("model", "latent", "ensemble", "sac", "ppo", "train")
 
 
 class AbstractSimulator(ABC):
-    """A simulator that can be put into a state."""
+    """A simulator whose state can be set."""
 
     package: str | None = None
-    """The package whose version decides what the simulator computes."""
+    """The package whose version affects the simulator's results."""
     state_size: int | None = None
     """Number of values in an observation; None accepts every size."""
 
@@ -47,7 +47,7 @@ class AbstractSimulator(ABC):
 
 @dataclass(frozen=True)
 class PenaltyWeights:
-    """Penalty weights λ and fractions of real data for datasets of at least `score`.
+    """Penalty weights λ and real fractions for datasets with a normalised score ≥ `score`.
 
     `latent_...` applies to methods with a latent model, `state_...` to methods with a model of
     states. A task without reference returns uses its first row.
@@ -83,7 +83,7 @@ class Task:
     state_size: int | None = None
     """Number of values in the states that `termination` reads."""
     make_simulator: Callable[[], AbstractSimulator] | None = None
-    """Function that makes a simulator that can be put into a state."""
+    """Function that makes a simulator whose state can be set."""
     simulator_can_be_copied: bool = False
     """Whether `copy.deepcopy` of the environment gives an independent simulator."""
     has_crashed: Callable[[Mapping[str, Any]], bool] | None = None
@@ -93,11 +93,11 @@ class Task:
     expert_policy: str | None = None
     """Name of a shipped expert policy."""
     capture_frames: Callable[[Any, Callable[[], None]], None] | None = None
-    """Function that calls its second argument for every frame drawn between two actions."""
+    """`capture_frames(environment, capture)` calls `capture()` for each frame between actions."""
     frames_per_second: float | None = None
     """Frame rate of these frames."""
     drawing_help: str = "install the packages that the environment draws with"
-    """What to do if the environment cannot be drawn."""
+    """The remedy if the environment cannot be rendered."""
     step_seconds: float = 0.0
     """Seconds per step on one core, for time estimates; 0: negligible."""
     presets: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Task:
 
     Presets: `default`, `small` and `paper`. Parts: `model`, `latent`, `ensemble`, `sac`, `ppo` and
     `train`. A task with a `ppo` part learns with PPO, others with SAC. Without an entry `small`,
-    the general small preset is used. With one, its changes apply to the task's default settings.
+    the general small preset is used. A task's `small` entry changes the task's default settings.
     """
     batch_fraction: float | None = None
     """Largest fraction of a tiny dataset in one batch of the model's fit."""
@@ -149,13 +149,13 @@ def register_task(task: Task) -> Task:
         other = find_task(environment)
         if other is not None:
             raise InputError(
-                f"task {task.name!r}: {environment} belongs to the task {other.name!r}; leave it "
-                "out"
+                f"task {task.name!r}: {environment} already belongs to the task {other.name!r}; "
+                "remove it from `environments`"
             )
     if task.entry_point is not None:
         if task.environment in gymnasium.registry:
             raise InputError(
-                f"task {task.name!r}: Gymnasium already knows {task.environment}; leave out "
+                f"task {task.name!r}: Gymnasium already has {task.environment}; remove "
                 "entry_point or choose another id"
             )
         gymnasium.register(
@@ -232,7 +232,7 @@ def _check_task(task: Task) -> None:
     )
     require(
         not task.simulator_can_be_copied or task.behaviour_policy is not None,
-        "simulator_can_be_copied needs behaviour_policy, which drives the copies",
+        "simulator_can_be_copied needs behaviour_policy, the policy that acts in the copies",
     )
     require(
         task.step_seconds == 0 or task.steps is not None,
@@ -241,7 +241,7 @@ def _check_task(task: Task) -> None:
     returns = task.reference_returns
     require(
         returns is None or (len(returns) == 2 and returns[0] < returns[1]),
-        "reference_returns must be two numbers, random below expert",
+        "reference_returns must be (random, expert), with random < expert",
     )
     require(task.penalty_weights, "penalty_weights needs at least one row")
     for preset, parts in task.presets.items():

@@ -11,6 +11,8 @@ from multiprocessing import get_context, parent_process, resource_tracker
 from typing import Any
 
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# Starting workers changes the environment and the main module for a moment: one thread at a time.
+_STARTING = threading.Lock()
 
 
 @contextmanager
@@ -19,20 +21,28 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
     if workers == 1:
         yield None
         return
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     # Spawn the processes: a forked child of a process that has started JAX's threads can hang.
     pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_belong_to_parent
+        workers, mp_context=get_context("spawn"), initializer=_exit_with_parent
     )
     try:
-        with _protect_start():
+        with _STARTING, _limit_threads(), _protect_start():
             # One task per worker makes the pool start all workers now.
             for _ in range(workers):
                 pool.submit(int)
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _limit_threads() -> Iterator[None]:
+    """Give processes that start meanwhile one linear-algebra thread each."""
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    try:
+        yield
+    finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
@@ -56,8 +66,8 @@ def _protect_start() -> Iterator[None]:
         main.__dict__.update(hidden)
 
 
-def _belong_to_parent() -> None:
-    """Make a worker end when its parent ends, and not when `timeout` signals the whole group.
+def _exit_with_parent() -> None:
+    """Make a worker exit with its parent, but not when `timeout` signals the process group.
 
     The parent may still need its workers to finish a block.
     """

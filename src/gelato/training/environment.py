@@ -31,17 +31,18 @@ def pessimistic_env(
     seed: int = 0,
     points: int = _POINTS,
 ) -> PessimisticEnv | PessimisticVectorEnv:
-    """Return a Gymnasium environment over a model: rewards `r − λU`, starts from data.
+    """Return a model as a Gymnasium environment. Rewards are `r − λU`; episodes start at states of
+    the data.
 
-    It is a plain environment, or with `num_envs` a vector environment. Wrap the real environment
-    in `EncodedEnv` to run a policy there that was trained here.
+    It is a plain environment, or with `num_envs` a vector environment. To run a policy from this
+    environment in the real one, wrap the real environment in `EncodedEnv`.
 
     `state_noise` adds noise to imagined states as in training, where presets use 0.01 except for
     Four Rooms and driving.
     """
     fitted = fitted if isinstance(fitted, FittedModel) else load_model(fitted)
     if horizon < 1:
-        raise InputError(f"horizon is {horizon}; it must be at least 1")
+        raise InputError(f"horizon={horizon}: must be at least 1")
     check_state_noise(state_noise)
     check_penalty_weight(penalty_weight)
     fitted = fitted.of_seeds((seed,))

@@ -1,4 +1,4 @@
-"""An estimate of how long a training will take: its arithmetic over this machine's speed."""
+"""Estimate the duration of a training: multiply-adds divided by this machine's speed."""
 
 import os
 import time
@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gelato.dynamics.latent import LatentFit
 from gelato.tasks.task import find_task
 from gelato.training.plan import Plan
 
@@ -19,13 +18,13 @@ _SHARE = 0.5
 
 
 def estimate_seconds(plan: Plan) -> float:
-    """Estimate the duration, within a factor of two where it was compared."""
+    """Estimate the duration. Where we compared, it was right within a factor of two."""
     transitions = plan.dataset.transitions
     state_size, action_size = transitions.states.shape[1], transitions.action_space.size
     seeds = len(plan.seeds)
     products = updates = programs = 0.0
     for fit in plan.fits:
-        if plan.fitted is None or not isinstance(fit, LatentFit):
+        if plan.given(fit) is None:
             work = fit.estimate_work(state_size, action_size)
             products += seeds * work.products
             updates, programs = updates + work.updates, programs + work.programs

@@ -9,15 +9,14 @@ from jaxtyping import PyTree
 
 from gelato.data.summary import episode_returns
 from gelato.dynamics.fit import AbstractFitted
-from gelato.dynamics.latent import LatentFit
 from gelato.errors import InputError
 from gelato.policy.deploy import deploy_all
 from gelato.policy.evaluate import Evaluator
-from gelato.policy.policy import DeployedPolicy, load_policies, save_policies
+from gelato.policy.policy import DeployedPolicy, load_policies, pack_policies
 from gelato.runs.folder import Run, open_run
 from gelato.runs.loggers import Logger
 from gelato.runs.loop import Metrics, finish, run_blocks
-from gelato.runs.records import Record, read_records, write_records
+from gelato.runs.records import Record
 from gelato.tasks.task import normalise_score
 from gelato.training.method import Group, Method
 from gelato.training.plan import Plan
@@ -36,11 +35,11 @@ def train_group(
 ) -> list[Record]:
     """Train a group in its folder, or read the records of one that is finished."""
     path = run / "policies" / group.name
-    results = path / "results.json"
     names = [method.name for method in group.methods]
     with open_run(path, "agents", methods=names, seeds=list(plan.seeds)) as folder:
-        if results.exists() and folder.has("last"):
-            return read_records(results)
+        if (path / "results.json").exists() and folder.has("last"):
+            folder.remove_checkpoints()
+            return folder.read_records()
         fitted = plan.fit(group.fit, run)
         population = build_population(
             plan.split_for(group.fit),
@@ -66,8 +65,8 @@ def train_group(
         records = training.make_records()
 
         def keep() -> None:
-            save_policies(path / "last.npz", training.deploy(state))
-            write_records(results, records)
+            folder.save("last", pack_policies(training.deploy(state)))
+            folder.write_records(records)
 
         finish(folder, keep)
     return records
@@ -75,7 +74,7 @@ def train_group(
 
 @dataclass
 class _Training:
-    """What the blocks of one group share, and the latest measurements.
+    """The data that the blocks of one group share, and the latest measurements.
 
     `deviations` are the standard deviations of the latest returns over episodes.
     """
@@ -181,15 +180,17 @@ class _Training:
         }
 
     def _find_best(self) -> "_Best | None":
-        """Return the best policies so far, after a resume from their files."""
-        path = self.folder.folder / "best.npz"
-        if self.best is None and path.exists():
+        """Return the best policies so far. After a resume, read them from their files."""
+        # A run killed between the two files has only one of them.
+        written = self.folder.has("best") and (self.folder.folder / "best.json").exists()
+        if self.best is None and written:
             try:
-                policies = load_policies(path)
+                policies = load_policies(self.folder.check("best.npz"))
                 self.best = _Best(policies, self.folder.read_json("best")["returns"])
             except InputError as error:
                 raise InputError(
-                    f"{error}; remove the file to keep the best policies from here on"
+                    f"{error}; delete the file; training then records the best policies again from "
+                    "this step on"
                 ) from error
         return self.best
 
@@ -202,7 +203,7 @@ class _Training:
                 if value > returns[index]:
                     best.policies[index], best.returns[index] = before.policies[index], value
         self.best = best
-        save_policies(self.folder.folder / "best.npz", best.policies)
+        self.folder.save("best", pack_policies(best.policies))
         self.folder.write_json("best", {"returns": best.returns})
 
 
@@ -215,16 +216,14 @@ class _Best:
 
 
 def describe_settings(method: Method, plan: Plan) -> Record:
-    """Return the settings that reach the policies of one method, as fields of a record."""
-    fit = method.fit
-    noise = fit.state_noise if isinstance(fit, LatentFit) else None
-    largest = fit.noise_bound * fit.state_noise if isinstance(fit, LatentFit) else None
+    """Return the settings that affect the policies of one method, as fields of a record."""
+    described = {} if method.fit is None else method.fit.describe_settings()
     return {
         "transitions": len(plan.dataset.transitions),
         "episodes": plan.settings.episodes,
         "discount": getattr(method.agent, "discount", None),
-        "state_noise": noise,
-        "largest_noise": largest,
+        "state_noise": described.get("state_noise"),
+        "largest_noise": described.get("largest_noise"),
         "penalty": name_penalty(method.penalty),
         "penalty_weight": method.penalty_weight,
         "real_fraction": method.real_fraction,

@@ -1,24 +1,27 @@
-"""A method is a value: a fit, a penalty, an agent, a penalty weight and a fraction of real data."""
+"""A method: an immutable object with a fit, penalty, agent, penalty weight and real fraction."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
 from gelato.agents.agent import AbstractAgent
-from gelato.agents.ppo import PPO
 from gelato.dynamics.fit import AbstractFit
 from gelato.errors import InputError
 from gelato.uncertainty.build import Penalty, name_penalty
+from gelato.uncertainty.penalty import AbstractPenalty
 from gelato.uncertainty.registry import find_penalty
+
+# Beside a penalty of this size, a reward of 1 is less than half a step of single precision.
+_LARGEST_WEIGHT = 2.0**24
 
 
 @dataclass(frozen=True)
 class Method:
-    """What to train.
+    """A combination of fit, penalty and agent to train.
 
     `fit` makes the dynamics that the agent imagines steps in; None means no model. `penalty` is a
     registered name or a penalty of your own, and `penalty_weight` is λ, in units of reward for a
-    penalty of 1. `real_fraction` is the fraction of each batch that comes from the log.
+    penalty of 1. `real_fraction` is the fraction of logged data in each batch.
     """
 
     name: str
@@ -30,7 +33,9 @@ class Method:
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
-            raise InputError(f"method {self.name!r}: a name is not empty and holds no slash")
+            raise InputError(
+                f"method {self.name!r}: a method name must not be empty or contain a slash"
+            )
         if not isinstance(self.agent, AbstractAgent):
             raise InputError(f"method {self.name}: agent must be an AbstractAgent")
         if self.fit is not None and not isinstance(self.fit, AbstractFit):
@@ -41,20 +46,45 @@ class Method:
                 f"method {self.name}: real_fraction is {self.real_fraction}; "
                 "it must lie between 0 and 1"
             )
+        if self.fit is None and (self.real_fraction < 1 or not self.agent.reads_log):
+            raise InputError(
+                f"method {self.name}: without a fit there are no imagined steps; give a fit, or "
+                "an agent that learns from logged data with real_fraction=1"
+            )
+        self._check_penalty()
+
+    def _check_penalty(self) -> None:
+        """Refuse a penalty of the wrong type, and one that would have no effect."""
+        if not isinstance(self.penalty, str | AbstractPenalty) and not callable(self.penalty):
+            raise InputError(
+                f"method {self.name}: penalty is {self.penalty!r}; give a registered name, an "
+                "AbstractPenalty or a function that builds one"
+            )
+        if not self.penalises:
+            return
+        if not self.imagines:
+            raise InputError(
+                f"method {self.name}: the agent learns from logged steps only, so a penalty has "
+                "no effect. Leave the penalty out, or give a fit and a real_fraction below 1"
+            )
         if self.fit is not None and isinstance(self.penalty, str):
             find_penalty(self.penalty, self.fit.space)
-        if self.fit is None and (self.real_fraction < 1 or isinstance(self.agent, PPO)):
-            raise InputError(f"method {self.name}: without a fit it can only learn from the log")
 
     @property
     def imagines(self) -> bool:
         """Whether the agent learns from imagined steps."""
-        return self.fit is not None
+        only_logged = self.agent.reads_log and self.real_fraction == 1
+        return self.fit is not None and self.agent.imagines and not only_logged
+
+    @property
+    def mixes_real_data(self) -> bool:
+        """Whether batches mix logged and imagined steps."""
+        return self.imagines and self.agent.reads_log
 
     @property
     def penalises(self) -> bool:
         """Whether imagined steps are penalised."""
-        return self.penalty != "none"
+        return not (isinstance(self.penalty, str) and self.penalty == "none")
 
     def describe(self) -> dict[str, object]:
         """Return everything that decides the result, as plain values for `run.json`."""
@@ -79,14 +109,20 @@ def describe_value(value: object) -> object:
         return [describe_value(entry) for entry in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
+    if callable(value):
+        # The text of a function contains its address, which differs between processes.
+        return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}"
     return repr(value)
 
 
 def check_penalty_weight(weight: float) -> None:
-    """Refuse what cannot be λ."""
+    """Raise an error if the penalty weight is not a finite number of at least 0."""
     if not 0 <= weight < math.inf:
+        raise InputError(f"penalty_weight={weight}: must be a finite number of at least 0")
+    if weight > _LARGEST_WEIGHT:
         raise InputError(
-            f"the penalty weight is {weight}; it must be a finite number of at least 0"
+            f"penalty_weight={weight:g}: above {_LARGEST_WEIGHT:,.0f}, single precision drops the "
+            "reward beside the penalty. Use a smaller weight"
         )
 
 
@@ -123,6 +159,3 @@ def group_methods(methods: Sequence[Method]) -> list[Group]:
         else:
             found.append([method])
     return [Group(tuple(group)) for group in found]
-
-
-MethodMaker = Callable[..., Method]

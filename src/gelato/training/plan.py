@@ -1,4 +1,4 @@
-"""What a training will do, checked before any file is written."""
+"""The plan of a training, checked before any file is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from gelato.data.reference import load
 from gelato.data.spaces import Continuous
 from gelato.data.transitions import Dataset
 from gelato.dynamics.fit import AbstractFit, AbstractFitted
-from gelato.dynamics.latent import FittedLatent, LatentFit
 from gelato.errors import InputError
 from gelato.model.split import Split, split_dataset
 from gelato.model.training import FittedModel, load_model
@@ -36,7 +35,7 @@ class Plan:
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Methods by the program that trains them."""
+        """The methods, grouped by the program that trains them."""
         return group_methods(self.methods)
 
     @cached_property
@@ -55,12 +54,17 @@ class Plan:
         """Return the split that a fit uses."""
         return self.splits[0.1 if fit is None else fit.held_out_fraction]
 
+    def given(self, fit: AbstractFit) -> AbstractFitted | None:
+        """Return the model that was fitted earlier, if it replaces this fit."""
+        return None if self.fitted is None else fit.use_model(self.fitted)
+
     def fit(self, fit: AbstractFit | None, run: Path) -> AbstractFitted | None:
-        """Fit every seed in the run, read what was fitted there, or use the model given."""
+        """Fit every seed in the run folder, read an existing fit, or use the given model."""
         if fit is None:
             return None
-        if self.fitted is not None and isinstance(fit, LatentFit):
-            return FittedLatent(self.fitted, fit.state_noise, fit.noise_bound)
+        given = self.given(fit)
+        if given is not None:
+            return given
         # The first fit of a kind gets the plain name, a second one a number.
         same = [other for other in self.fits if other.folder == fit.folder]
         number = same.index(fit) + 1
@@ -105,7 +109,7 @@ def make_plan(
     plan = Plan(dataset, chosen, numbers, settings or parts.settings, environment, fitted)
     for group in plan.groups:
         split = plan.split_for(group.fit)
-        if group.fit is not None and not (fitted and isinstance(group.fit, LatentFit)):
+        if group.fit is not None and plan.given(group.fit) is None:
             group.fit.check(split)
     return plan
 
@@ -118,7 +122,8 @@ def _choose_methods(methods: MethodLike | Sequence[MethodLike], parts: Parts) ->
     names = [method.name for method in chosen]
     if not names or len(set(names)) < len(names):
         raise InputError(
-            f"methods are {', '.join(names) or '(none)'}; give at least one, each with its own name"
+            f"methods: {', '.join(names) or '(none)'}. Give at least one method, and different "
+            "names"
         )
     return tuple(chosen)
 
@@ -127,6 +132,6 @@ def _check_actions(dataset: Dataset) -> None:
     space = dataset.transitions.action_space
     if isinstance(space, Continuous) and not np.isfinite([space.low, space.high]).all():
         raise InputError(
-            f"{dataset.reference}: the action range is unbounded; "
-            "give it, for a file with ,low=,high="
+            f"{dataset.reference}: the action range is unbounded. Set it; for a file add "
+            ",low=A,high=B"
         )

@@ -9,7 +9,7 @@ from typing import Literal
 from gelato.errors import InputError
 from gelato.policy.evaluate import find_environment, open_evaluator
 from gelato.policy.policy import DeployedPolicy, load_policies
-from gelato.progress import progress
+from gelato.progress import note, progress
 from gelato.runs.folder import Run
 from gelato.runs.records import Record, read_records
 from gelato.tasks.task import normalise_score
@@ -42,6 +42,13 @@ def trained_policies(
     folder = find_training(run)
     description = Run(folder).description
     data, found = description["data"], []
+    recorded = data["environment"]
+    if environment is None and recorded is not None and ":" in recorded:
+        note(
+            f"{run}: names the environment {recorded}, whose module would be imported; it is "
+            f"ignored. If you trust it, pass --environment {recorded}"
+        )
+        recorded = None
     for group in _find_groups(folder):
         inner = Run(group).description
         labels = []
@@ -55,10 +62,10 @@ def trained_policies(
                 f"{run}: has no best policies, because no environment measured their returns; "
                 "use the last ones"
             )
-        policies = load_policies(group / f"{which}.npz")
+        policies = load_policies(Run(group).check(f"{which}.npz"))
         for policy, (name, number), wanted in zip(policies, labels, chosen, strict=True):
             if wanted:
-                where = environment or data["environment"]
+                where = environment or recorded
                 found.append(TrainedPolicy(policy, name, number, data["reference"], where))
     names = [each["name"] for each in description["methods"]]
     if not found:
@@ -84,7 +91,10 @@ def find_training(run: Path | str) -> Path:
     if kind == "model" and (parent / "run.json").exists():
         folder, kind = parent, Run(parent).description["kind"]
     if kind != "policies":
-        raise InputError(f"{run}: is a run of kind {kind}; `gelato train` makes policies")
+        raise InputError(
+            f"{run}: contains a {kind}, not trained policies. Give the folder of a `gelato train` "
+            "run"
+        )
     return folder
 
 
@@ -96,8 +106,8 @@ def _find_groups(folder: Path) -> list[Path]:
 
 
 def most_valued(run: Path | str) -> list[TrainedPolicy]:
-    """Of every method the policy whose value in its own pessimistic MDP is largest: chosen without
-    an environment.
+    """Return, for every method, the policy with the largest value in its own pessimistic MDP. This
+    needs no environment.
     """
     records = read_records(Run(Path(run)).results)
     values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
@@ -149,6 +159,7 @@ def environment_for(trained: TrainedPolicy) -> str:
     environment = find_environment(trained.environment, len(policy.mean), policy.space)
     if environment is None:
         raise InputError(
-            f"{trained.dataset}: no environment to run policies in; name one with --environment"
+            f"{trained.dataset}: the environment is unknown or not installed. Give one with "
+            "--environment"
         )
     return environment

@@ -1,4 +1,4 @@
-"""From fitted dynamics to everything that the policies of one program see."""
+"""Build the inputs of all policies of one program from the fitted dynamics."""
 
 from collections.abc import Sequence
 
@@ -18,6 +18,7 @@ from gelato.progress import working
 from gelato.runs.folder import Run
 from gelato.training.method import Method
 from gelato.training.program import Population
+from gelato.uncertainty.build import Penalty
 from gelato.uncertainty.calibration import Calibrated
 from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 
@@ -40,7 +41,7 @@ def build_population(
     """
     scaling = split.scaling if fitted is None else fitted.scaling
     every = split.dataset.transitions
-    # A row that ends the task needs no successor: nothing after it counts.
+    # A terminal row needs no successor, because its target has no future value.
     transitions = every[np.asarray(every.has_successor | every.terminated)]
     batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
     rewards = jnp.asarray(transitions.rewards, jnp.float32)
@@ -79,17 +80,33 @@ def _build_penalties(
     """Build one penalty per method, its arrays stacked by seed."""
     if fitted is None:
         return (Nothing(),) * len(methods)
-    # A penalty that several methods share is built once.
-    distinct = list(dict.fromkeys(method.penalty for method in methods))
+    distinct, places = list_penalties(methods)
     by_seed = []
     with working("embedding the data and calibrating penalties"):
         for index in range(seeds):
             by_seed.append(fitted.build_penalties(index, distinct, settings))
-    stacked = []
+    return tuple(stack([built[place] for built in by_seed]) for place in places)
+
+
+def list_penalties(methods: Sequence[Method]) -> tuple[list[Penalty], tuple[int, ...]]:
+    """List the distinct penalties, each built once, and the place of each method's penalty.
+
+    Names are compared as text and penalty objects by identity, because they may hold arrays.
+    """
+    distinct: list[Penalty] = []
+    places = []
     for method in methods:
-        place = distinct.index(method.penalty)
-        stacked.append(stack([built[place] for built in by_seed]))
-    return tuple(stacked)
+        same = [place for place, known in enumerate(distinct) if _is_same(known, method.penalty)]
+        if not same:
+            distinct.append(method.penalty)
+        places.append(same[0] if same else len(distinct) - 1)
+    return distinct, tuple(places)
+
+
+def _is_same(one: Penalty, other: Penalty) -> bool:
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other
+    return one is other
 
 
 def _store_scales(
@@ -115,7 +132,7 @@ def _store_scales(
 def encode_states(
     dynamics: AbstractDynamics | None, states: Float[Array, "n state"]
 ) -> Float[Array, "n latent"]:
-    """Return what a policy sees of normalised states."""
+    """Encode normalised states as inputs of the policy."""
     return states if dynamics is None else _encode(dynamics, states)
 
 

@@ -1,6 +1,6 @@
 """Named methods and the settings they use for a dataset.
 
-`default` is what our tables are made with. `small` ends within minutes on a laptop.
+`default` has the settings of our published tables. `small` ends within minutes on a laptop.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from gelato.data.transitions import Dataset
 from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
 from gelato.dynamics.fit import AbstractFit, PenaltySettings
 from gelato.dynamics.latent import LatentFit
-from gelato.errors import InputError
+from gelato.errors import InputError, require_positive
 from gelato.model.config import ModelConfig, preset
 from gelato.tasks.task import Config, PenaltyWeights, Settings, Task, change_settings, find_task
 from gelato.training.method import Method
@@ -27,7 +27,7 @@ PresetName = Literal["default", "small"]
 # pairs, so one λ serves every penalty.
 DEFAULT_WEIGHT = PenaltyWeights().latent_weight
 _STATE_NOISE = 0.01
-# What the preset `small` changes for every task that has no such preset itself.
+# Changes of the preset `small`, for tasks without their own `small` preset.
 _SMALL: dict[str, Settings] = {
     "model": {
         "decoders": 3,
@@ -49,18 +49,16 @@ class TrainSettings:
     """Settings that are not part of a method."""
 
     neighbours: int = 20
-    """Neighbours that a penalty averages over."""
+    """Number of neighbours in the average of a penalty."""
     points: int = 100_000
-    """Transitions to search neighbours in, spread evenly over the data."""
+    """Number of transitions to search for neighbours, spread evenly over the data."""
     evaluations: int = 10
     """Evaluations in the real environment during training."""
     episodes: int = 10
     """Episodes per evaluation."""
 
     def __post_init__(self) -> None:
-        for name in ("neighbours", "points", "evaluations", "episodes"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        require_positive(self, "neighbours", "points", "evaluations", "episodes")
 
     @property
     def penalties(self) -> PenaltySettings:
@@ -70,7 +68,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class Parts:
-    """What named methods are made of, with settings chosen for one dataset."""
+    """Building blocks of the named methods, with settings chosen for one dataset."""
 
     latent: LatentFit
     ensemble: EnsembleFit
@@ -85,11 +83,11 @@ class Parts:
 
     @property
     def imagining(self) -> AbstractAgent:
-        """The agent of methods that imagine: PPO where a preset says so, else SAC."""
+        """The agent for methods with a model: PPO if the task's preset has PPO, else SAC."""
         return self.sac if self.ppo is None else self.ppo
 
     def weight_for(self, fit: AbstractFit) -> float:
-        """Choose λ from the quality of the data."""
+        """Choose λ from the normalised score of the data."""
         weights = self._penalty_weights
         return weights.latent_weight if fit.space == "latent" else weights.state_weight
 
@@ -155,10 +153,13 @@ def change_method(
     penalty_weight: float | None = None,
     real_fraction: float | None = None,
 ) -> Method:
-    """Change what is given; refuse a change that the method would ignore."""
+    """Apply the given changes. Raise an error for a change that has no effect on the method."""
     if penalty is not None:
         if not method.imagines:
-            raise InputError(f"method {method.name} imagines nothing; a penalty changes nothing")
+            raise InputError(
+                f"method {method.name} does not use imagined steps, so a penalty has no effect on "
+                "it. Leave out --penalty"
+            )
         weight = method.penalty_weight or DEFAULT_WEIGHT
         method = replace(method, penalty=penalty, penalty_weight=weight)
         if penalty == "none":
@@ -166,19 +167,19 @@ def change_method(
     if penalty_weight is not None:
         if not method.penalises:
             raise InputError(
-                f"method {method.name} has no penalty; a penalty weight changes nothing"
+                f"method {method.name} has no penalty, so a penalty weight has no effect on it"
             )
         method = replace(method, penalty_weight=penalty_weight)
     if real_fraction is not None:
-        if not method.imagines or isinstance(method.agent, PPO):
+        if not method.mixes_real_data:
             raise InputError(
-                f"method {method.name} does not mix logged and imagined steps; "
-                "a fraction of real data changes nothing"
+                f"method {method.name} does not mix logged and imagined steps, so --real-fraction "
+                "has no effect on it"
             )
         if not 0 <= real_fraction < 1:
             raise InputError(
-                f"the fraction of real data is {real_fraction}; it must be at least 0 and below 1 "
-                "(use the method sac to learn from the log alone)"
+                f"real_fraction={real_fraction}: must be at least 0 and below 1 (use the method "
+                "`sac` to train on logged data only)"
             )
         method = replace(method, real_fraction=real_fraction)
     return method
@@ -240,13 +241,15 @@ def _make_imagining(name: str, space: str, penalty: str) -> MakeMethod:
 
 
 for _name, _space, _penalty, _help in (
-    ("gelato", "latent", "geodesic", "geodesic distance in the latent model"),
-    ("gelato-l2", "latent", "euclidean", "Euclidean distance in the latent model"),
-    ("gelato-ensemble", "latent", "ensemble", "disagreement of the decoders"),
-    ("gelato-none", "latent", "none", "the latent model without a penalty"),
-    ("mopo", "state", "largest-deviation", "MOPO: an ensemble, penalised by its largest σ"),
-    ("mbpo", "state", "none", "MBPO: the same ensemble without a penalty"),
+    ("gelato", "latent", "geodesic", "latent model; penalty: geodesic distance"),
+    ("gelato-l2", "latent", "euclidean", "latent model; penalty: Euclidean distance"),
+    ("gelato-ensemble", "latent", "ensemble", "latent model; penalty: disagreement of decoders"),
+    ("gelato-none", "latent", "none", "latent model without a penalty"),
+    ("mopo", "state", "largest-deviation", "MOPO: state-space ensemble; penalty: its largest σ"),
+    ("mbpo", "state", "none", "MBPO: the ensemble of `mopo` without a penalty"),
 ):
     register_method(_name, _make_imagining(_name, _space, _penalty), _help)
-register_method("sac", lambda parts: Method("sac", parts.sac), "SAC on the log alone")
+register_method(
+    "sac", lambda parts: Method("sac", parts.sac), "SAC on logged data only, without a model"
+)
 register_method("bc", lambda parts: Method("bc", parts.cloning), "behaviour cloning")

@@ -1,8 +1,8 @@
-"""The one compiled program that trains every agent: variants × seeds of policies side by side.
+"""The one compiled program that trains every agent: variants × seeds of policies in parallel.
 
 A variant has its own penalty, λ and fraction of real data; variants share the models. A seed has
 its own model, embedded data and random numbers. Random numbers come from `(seed, stream, step)`, so
-a policy is the same whatever is trained next to it, resumed or not.
+a policy does not depend on the other policies in the program, or on interruptions.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Measured = dict[str, Float[Array, "variants seeds"]]
 
 
 class Population(eqx.Module):
-    """The views of all policies, without repetition.
+    """The data of all `View`s, with shared arrays stored only once.
 
     Arrays have the seed as first axis; `weights` and `real_fractions` have the variant.
     `penalties` has one entry per variant. `initial` holds first states of the data's episodes.
@@ -124,8 +124,8 @@ def _iterate(
 def penalise_steps(population: Population, steps: Step) -> tuple[Step, Measured]:
     """Subtract `λU` from the rewards of all imagined steps `[variants, seeds, steps, episodes]`.
 
-    All steps are penalised together: the neighbours of ten thousand points are cheaper to find
-    together, and chunks bound the memory.
+    All steps are penalised together: one neighbour search for ten thousand points is cheaper than
+    many small ones. Chunks bound the memory.
     """
     shape = steps.reward.shape
     embeddings = steps.embedding.reshape(*shape[:2], -1, steps.embedding.shape[-1])
@@ -149,7 +149,7 @@ def value_initial_states(
 ) -> Float[Array, "variants seeds"] | None:
     """Return the mean value of the first states of the data's episodes, or None without a critic.
 
-    It is the value in the pessimistic MDP: a number to choose by without a simulator.
+    It is the value in the pessimistic MDP. You can use it to select policies without a simulator.
     """
 
     def value(state: PyTree, initial: Float[Array, "e latent"]) -> Float[Array, ""] | None:

@@ -16,7 +16,7 @@ from gelato.policy.evaluate import open_evaluator
 from gelato.progress import note
 from gelato.runs.folder import Run, open_run
 from gelato.runs.loggers import mirror
-from gelato.runs.records import Record, write_records
+from gelato.runs.records import Record
 from gelato.training.estimate import estimate_seconds
 from gelato.training.group import train_group
 from gelato.training.plan import MethodLike, Plan, make_plan
@@ -36,11 +36,11 @@ def train(
     tensorboard: bool = False,
     workers: int | None = None,
 ) -> list[Record]:
-    """Train every method with every seed in a run folder, or resume what was begun there.
+    """Train every method with every seed in a run folder, or resume the training in that folder.
 
-    A method is a name, which means its preset for the data, or a `Method`. `model` is the folder
-    of a latent model fitted earlier with these seeds. With `tensorboard`, metrics are also written
-    to `run/tensorboard`. Returns one record per method and seed.
+    A method is a `Method`, or a name. A name selects the preset settings for this dataset. `model`
+    is the folder of a latent model fitted earlier with these seeds. With `tensorboard`, metrics are
+    also written to `run/tensorboard`. Returns one record per method and seed.
     """
     plan = make_plan(
         data,
@@ -53,6 +53,8 @@ def train(
     )
     records: list[Record] = []
     with open_run(run, "policies", **plan.describe()) as opened, ExitStack() as stack:
+        if (opened.folder / "results.json").exists():
+            return opened.read_records()
         _announce(plan, opened)
         folder = opened.folder
         evaluate = logger = None
@@ -62,19 +64,19 @@ def train(
             logger = stack.enter_context(mirror(folder / "tensorboard"))
         for group in plan.groups:
             records += train_group(plan, group, folder, evaluate, logger)
-        write_records(folder / "results.json", records)
+        opened.write_records(records)
     return records
 
 
 def _announce(plan: Plan, run: Run) -> None:
     """Say what to expect."""
-    if (run.folder / "results.json").exists():
-        return
     if plan.environment is None:
-        note("no environment to evaluate policies in; they are trained without returns")
+        note("no environment to evaluate policies in; returns are not measured")
     if run.resumed:
         note("resuming from the last checkpoint")
         return
     minutes = max(1, round(estimate_seconds(plan) / 60))
     duration = f"{minutes} minutes" if minutes > 1 else "a minute"
-    note(f"expect about {duration} on this machine; Ctrl-C keeps what is done")
+    note(
+        f"expected time: about {duration} on this machine. To pause, press Ctrl-C; repeat to resume"
+    )

@@ -1,9 +1,9 @@
-"""Penalties that say where the model can be trusted, their calibration, and how well they do it."""
+"""Penalties that estimate where the model is unreliable: calibration and evaluation."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gelato.uncertainty.registry import penalty_names, register_penalty
+from gelato.lazy import import_on_use
+from gelato.uncertainty.registry import list_penalties, register_penalty
 
 if TYPE_CHECKING:
     from gelato.uncertainty.bounds import ErrorBounds
@@ -32,35 +32,31 @@ __all__ = [
     "embed_pairs",
     "find_threshold",
     "judge_penalties",
+    "list_penalties",
     "measure_coverage",
     "penalise",
-    "penalty_names",
     "register_penalty",
 ]
 
 # Imported on first use: `gelato --help` lists penalties without waiting for JAX.
-_MODULES = {
-    "AbstractPenalty": "penalty",
-    "EmbeddedData": "embedded",
-    "ErrorBounds": "bounds",
-    "Guard": "guard",
-    "PenaltyInputs": "build",
-    "Threshold": "conformal",
-    "Trust": "trust",
-    "UnusualAction": "guard",
-    "Verdict": "trust",
-    "build_penalty": "build",
-    "calibrate": "calibration",
-    "embed": "embedded",
-    "embed_pairs": "embedded",
-    "find_threshold": "conformal",
-    "judge_penalties": "judge",
-    "measure_coverage": "conformal",
-    "penalise": "penalty",
+_HOMES = {
+    "AbstractPenalty": "gelato.uncertainty.penalty",
+    "EmbeddedData": "gelato.uncertainty.embedded",
+    "ErrorBounds": "gelato.uncertainty.bounds",
+    "Guard": "gelato.uncertainty.guard",
+    "PenaltyInputs": "gelato.uncertainty.build",
+    "Threshold": "gelato.uncertainty.conformal",
+    "Trust": "gelato.uncertainty.trust",
+    "UnusualAction": "gelato.uncertainty.guard",
+    "Verdict": "gelato.uncertainty.trust",
+    "build_penalty": "gelato.uncertainty.build",
+    "calibrate": "gelato.uncertainty.calibration",
+    "embed": "gelato.uncertainty.embedded",
+    "embed_pairs": "gelato.uncertainty.embedded",
+    "find_threshold": "gelato.uncertainty.conformal",
+    "judge_penalties": "gelato.uncertainty.judge",
+    "measure_coverage": "gelato.uncertainty.conformal",
+    "penalise": "gelato.uncertainty.penalty",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"gelato.uncertainty.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'gelato.uncertainty' has no attribute {name!r}")
+__getattr__, __dir__ = import_on_use(__name__, _HOMES)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gelato.data.transitions import Transitions, choose_evenly
-from gelato.errors import InputError
+from gelato.errors import InputError, UserCodeError
 from gelato.geometry import AbstractMetric, Composite, EnsemblePullback, prepare
 from gelato.model.latent import LatentModel
 from gelato.progress import note
@@ -35,24 +35,24 @@ MetricName = Literal["composite", "decoder"]
 # A name, a penalty that is built already, or a function that builds one from `PenaltyInputs`.
 Penalty = str | AbstractPenalty | Callable[["PenaltyInputs"], AbstractPenalty]
 NEIGHBOURS = 20
-# The paper's K, for datasets so small that twenty neighbours would be spread all over them.
-_FEW_NEIGHBOURS, _FEW = 5, 1_000
-# `growth_rate` keeps its denominator above this fraction of the median.
-_LEAST_FRACTION = 0.1
+# The paper's K. It is used for small datasets, where twenty neighbours are not local.
+_SMALL_DATA_NEIGHBOURS, _SMALL_DATA_ROWS = 5, 1_000
+# In `estimate_growth_rate`, the denominator is at least this fraction of its median.
+_SMALLEST_DENOMINATOR = 0.1
 _HELD_OUT = 1024
-# From this many latent dimensions on, chords and solved geodesics order state-actions alike
+# With at least this many latent dimensions, chords and geodesics rank state-actions the same way
 # (docs/research/uncertainty.md).
-_ENOUGH_DIMENSIONS = 16
+_CHORD_DIMENSIONS = 16
 
 
 @dataclass(frozen=True)
 class PenaltyInputs:
-    """What a penalty is built from.
+    """The inputs of a penalty's build function.
 
     `model` is the latent model, or the dynamics in state space. `data` and `held_out` are the
     training and held-out transitions in the space that the penalty works in. `k` is the number of
     neighbours (default: 20, or 5 with fewer than 1,000 transitions). With `segments`, lengths are
-    those of polygons between images of the data instead of solved geodesics (`Images`).
+    polygon lengths between images of the data (see `Images`), not lengths of solved geodesics.
     """
 
     model: eqx.Module
@@ -77,12 +77,12 @@ class PenaltyInputs:
     def neighbours(self) -> int:
         """The number of neighbours, checked against the data."""
         points = len(self.data)
-        few = min(_FEW_NEIGHBOURS, points - 1)
-        k = self.k or (NEIGHBOURS if points >= _FEW else few)
+        few = min(_SMALL_DATA_NEIGHBOURS, points - 1)
+        k = self.k or (NEIGHBOURS if points >= _SMALL_DATA_ROWS else few)
         if not 1 <= k <= points - 1:
             raise InputError(
-                f"needs {max(k, 1)} neighbours besides the point itself but has {points} data "
-                "points. Use more data or a smaller k"
+                f"{max(k, 1)} neighbours besides the point itself are needed, but there are only "
+                f"{points} data points. Use more data or a smaller k"
             )
         return k
 
@@ -94,14 +94,17 @@ def build_penalty(penalty: Penalty, inputs: PenaltyInputs) -> AbstractPenalty:
     name = name_penalty(penalty)
     build = find_penalty(name, inputs.space).load() if isinstance(penalty, str) else penalty
     if not callable(build):
-        raise InputError(f"{penalty!r} is neither the name of a penalty nor a penalty")
+        raise InputError(
+            f"{penalty!r} is not a penalty. Pass a registered name, an AbstractPenalty or a build "
+            "function"
+        )
     try:
         built = build(inputs)
     except InputError as error:
         raise InputError(f"penalty {name!r}: {error}") from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"penalty {name!r}: its build function failed with {reason}") from error
+        raise UserCodeError(f"penalty {name!r}: its build function failed with {reason}") from error
     if not isinstance(built, AbstractPenalty):
         raise InputError(
             f"penalty {name!r}: its build function returned a {type(built).__name__}. Return an "
@@ -128,10 +131,10 @@ def build_extrapolation(inputs: PenaltyInputs) -> Extrapolation:
 
 
 def build_geodesic(inputs: PenaltyInputs) -> GeodesicDistance:
-    """Build the geodesic distance under Theorem 2's metric."""
+    """Build the geodesic distance under the metric of Theorem 2."""
     k, metric, images = inputs.neighbours, build_composite(inputs.latent_model), None
     if inputs.segments:
-        images = Images.of(metric, inputs.data.embeddings, inputs.segments)
+        images = Images.compute(metric, inputs.data.embeddings, inputs.segments)
     return GeodesicDistance(inputs.data.index, metric, k=k, shortlist=k, images=images)
 
 
@@ -172,21 +175,20 @@ def build_ambient(inputs: PenaltyInputs) -> Ambient:
     return Ambient(inputs.latent_model, prepare(inputs.data.rows), k=inputs.neighbours)
 
 
-def build_nothing(inputs: PenaltyInputs) -> Nothing:
+def build_no_penalty(inputs: PenaltyInputs) -> Nothing:
     """Build the penalty that is zero everywhere."""
     del inputs
     return Nothing()
 
 
 def choose_segments(model: LatentModel, data: Transitions) -> int:
-    """Choose one segment where the latent space has a dimension for every change of state.
-
-    There a chord is as good as a geodesic. Elsewhere the path between matters: two segments.
+    """Choose the number of segments: one if `latent_size ≥ min(16, state size)`, because a chord is
+    then as good as a geodesic; otherwise two, because the path between the points matters.
     """
-    return 1 if model.latent_size >= min(_ENOUGH_DIMENSIONS, data.states.shape[1]) else 2
+    return 1 if model.latent_size >= min(_CHORD_DIMENSIONS, data.states.shape[1]) else 2
 
 
-class Stepped(eqx.Module):
+class ForwardOutput(eqx.Module):
     """`e -> (μ_F, σ_F)`."""
 
     model: LatentModel
@@ -196,7 +198,7 @@ class Stepped(eqx.Module):
         return predicted.mean, jnp.sqrt(predicted.variance)
 
 
-class Decoded(eqx.Module):
+class DecoderOutput(eqx.Module):
     """`z -> (μ_D, σ_D)` of every decoder."""
 
     model: LatentModel
@@ -206,49 +208,59 @@ class Decoded(eqx.Module):
         return decoded.mean, jnp.sqrt(decoded.variance)
 
 
-class DecodedStep(eqx.Module):
+class DecodedForwardOutput(eqx.Module):
     """`e -> (μ_D, σ_D)(μ_F(e))`: the decoders at the forward model's mean."""
 
     model: LatentModel
 
     def __call__(self, e: Float[Array, " embedding"]) -> tuple[Array, Array]:
-        return Decoded(self.model)(self.model.forward(e).mean)
+        return DecoderOutput(self.model)(self.model.forward(e).mean)
 
 
 def build_metric(model: LatentModel, name: MetricName = "composite") -> AbstractMetric:
     """Build the metric that the model pulls back to its embedding space.
 
-    `composite` is Theorem 2's, `decoder` that of the decoders alone at the mean of F.
+    `composite` is the metric of Theorem 2. `decoder` is the metric of the decoders at the mean of
+    F.
     """
-    return EnsemblePullback(DecodedStep(model)) if name == "decoder" else build_composite(model)
+    return (
+        EnsemblePullback(DecodedForwardOutput(model))
+        if name == "decoder"
+        else build_composite(model)
+    )
 
 
 def build_composite(model: LatentModel) -> Composite:
-    """Build Theorem 2's metric of forward model and decoders."""
-    return Composite(Stepped(model), Decoded(model))
+    """Build the metric of Theorem 2 from forward model and decoders."""
+    return Composite(ForwardOutput(model), DecoderOutput(model))
 
 
 def fit_transport(geodesic: GeodesicDistance, inputs: PenaltyInputs) -> Transport:
     """Build `Transport` over this distance, with its rate from held-out transitions."""
     forward = build_forward(inputs)
     unfinished = Transport(geodesic, inputs.data.residuals, forward, jnp.zeros(()))
-    beta = growth_rate(unfinished, inputs.held_out)
+    beta = estimate_growth_rate(unfinished, inputs.held_out)
     return eqx.tree_at(lambda penalty: penalty.beta, unfinished, beta)
 
 
-def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
+def estimate_growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
     """Estimate `β`: the median of `|ε(e) − mean εₖ| / (σ_G(e) d̄(e))` on held-out transitions.
 
-    Their error is known. The denominator is kept above a tenth of its median: between near
-    duplicates the residuals differ by noise, which says nothing about a rate.
+    Their error is known. The denominator is kept above a tenth of its median: residuals of near
+    duplicates differ only by noise, which is no information about the rate.
     """
     rows = choose_evenly(held_out, _HELD_OUT)
     near, far = _measure_terms(penalty, held_out.embeddings[rows])
     typical = jnp.median(far)
     if not typical > 0:
-        note("held-out transitions repeat the training data, so transport leaves distance out")
+        note(
+            "held-out transitions repeat the training data, so the penalty `transport` ignores "
+            "distance (its rate β is 0)"
+        )
         return jnp.zeros(())
-    rates = jnp.abs(held_out.residuals[rows] - near) / jnp.maximum(far, _LEAST_FRACTION * typical)
+    rates = jnp.abs(held_out.residuals[rows] - near) / jnp.maximum(
+        far, _SMALLEST_DENOMINATOR * typical
+    )
     return jnp.median(rates)
 
 
@@ -256,4 +268,4 @@ def growth_rate(penalty: Transport, held_out: EmbeddedData) -> Float[Array, ""]:
 def _measure_terms(
     penalty: Transport, embeddings: Float[Array, "n embedding"]
 ) -> tuple[Array, Array]:
-    return map_rows(penalty.terms, penalty.points, embeddings)
+    return map_rows(penalty.compute_terms, penalty.points, embeddings)

@@ -1,9 +1,9 @@
-"""Put all penalties on one scale, fixed before a policy is trained, so that one λ fits all.
+"""Put all penalties on one scale before training, so that the same λ works for all of them.
 
-Distances to neighbours are not zero on the data. The default therefore subtracts the level on the
-data, where no point is its own neighbour, and divides by how far out-of-distribution pairs rise
-above it: data is near 0, out-of-distribution pairs near 1. `paper` divides by the largest value, as
-the paper does.
+Distances to neighbours are not zero on the data. The default therefore subtracts the level: the
+median on the data, where no point is its own neighbour. It divides by the unit: the median on
+out-of-distribution pairs minus the level. Then data is near 0 and out-of-distribution pairs are
+near 1. `paper` divides by the largest value, as the paper does.
 """
 
 from typing import Literal
@@ -76,16 +76,15 @@ def calibrate(
 def calibrate_on(
     penalty: AbstractPenalty,
     inside: Float[Array, "n embedding"],
-    own_rows: Int[Array, " n"],
+    data_rows: Int[Array, " n"],
     outside: Float[Array, "m embedding"],
     *,
     how: Calibration = "default",
 ) -> Calibrated:
-    """Fix the scale from embeddings: of the data, with their rows, and out of distribution.
-
-    A row of −1 leaves no data point out.
+    """Compute the scale from embeddings of the data (with their row numbers) and from embeddings of
+    out-of-distribution pairs. Row number −1 excludes no data point.
     """
-    on_data = penalise(penalty, inside, own_rows.astype(jnp.int32))
+    on_data = penalise(penalty, inside, data_rows.astype(jnp.int32))
     beyond = penalise_in_parts(penalty, outside)
     if not bool(jnp.isfinite(on_data).all() & jnp.isfinite(beyond).all()):
         raise InputError(
@@ -99,8 +98,8 @@ def calibrate_on(
     if not unit > 0:
         if not isinstance(penalty, Nothing):
             note(
-                f"{type(penalty).__name__} is not larger out of distribution than on the data; "
-                "its unit stays 1"
+                f"{type(penalty).__name__} is not larger on out-of-distribution pairs than on the "
+                "data, so calibration cannot scale it (unit = 1)"
             )
         unit = jnp.ones(())
     return Calibrated(penalty, Scale(level, unit))

@@ -1,4 +1,4 @@
-"""A dataset in the space of a model: where its transitions lie, and the model's error at each."""
+"""A dataset in a model's embedding space: each transition's embedding and the model's error."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from gelato.model.fit import normalise_batch
 from gelato.model.latent import LatentModel, Scaling, predict
 
 _CHUNK = 4096
-# One normalised pair `(s, a)` to the predicted normalised next state.
+# Function from one normalised pair `(s, a)` to the predicted normalised next state.
 Predictor = Callable[[Float[Array, " pair"]], Float[Array, " state"]]
 
 
@@ -34,7 +34,7 @@ class EmbeddedData(eqx.Module):
 
     @property
     def embeddings(self) -> Float[Array, "n embedding"]:
-        """Where the transitions lie."""
+        """The embeddings of the transitions."""
         return self.index.data
 
 
@@ -83,7 +83,7 @@ def _embed(
     points: int | None,
 ) -> EmbeddedData:
     if points is not None and points < 1:
-        raise InputError(f"points is {points}. Search neighbours among at least one point")
+        raise InputError(f"points={points}: must be at least 1")
     if points is not None and points < len(transitions):
         transitions = transitions[choose_evenly(transitions, points)]
     batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
@@ -115,8 +115,8 @@ def sample_out_of_distribution(
 ) -> Float[Array, "count embedding"]:
     """Sample out-of-distribution pairs, embedded.
 
-    A latent state of the data is moved away from another, random one by half their distance. The
-    action is uniform.
+    Take two random latent states of the data. Move the first away from the second by half their
+    distance. The action is uniform.
     """
     row_key, action_key = jax.random.split(key)
     rows = jax.random.randint(row_key, (count, 2), 0, len(data))

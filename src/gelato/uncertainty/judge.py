@@ -1,8 +1,9 @@
 """Judge penalties: compare each with the model's true one-step error, shift by shift.
 
-The real simulator, put into a state, gives the truth wherever a shift leads. Without a simulator
-the truth is known on held-out transitions only, and the records say so. Records are flat: `dataset,
-model_seed, penalty, shift, spearman, auroc, risk_coverage, microseconds` and bootstrap intervals.
+The real simulator is set to a state and gives the true next state for every shift. Without a
+simulator, the true next state is known only for held-out transitions, and the records say so.
+Records are flat: `dataset, model_seed, penalty, shift, spearman, auroc, risk_coverage,
+microseconds` and bootstrap intervals.
 """
 
 import time
@@ -27,7 +28,7 @@ from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty
 from gelato.uncertainty.calibration import SAMPLE, Calibration, Scale, calibrate, penalise_in_parts
 from gelato.uncertainty.embedded import embed, rms
 from gelato.uncertainty.penalty import AbstractPenalty
-from gelato.uncertainty.registry import find_penalty, penalty_names
+from gelato.uncertainty.registry import find_penalty, list_penalties
 from gelato.uncertainty.scores import ORDINARY, score_penalty, score_trust
 from gelato.uncertainty.shifts import (
     Shift,
@@ -40,7 +41,7 @@ ROWS = 500
 
 
 @dataclass(frozen=True)
-class Judged:
+class ShiftResult:
     """One shift: the true error and every penalty's uncalibrated value at each row."""
 
     shift: str
@@ -58,7 +59,7 @@ class Report:
     truth: str
     points: int
     scales: dict[str, Scale]
-    judged: list[Judged]
+    judged: list[ShiftResult]
 
     def records(self) -> list[dict[str, Any]]:
         """Return flat records, one for each penalty and shift."""
@@ -101,11 +102,11 @@ def judge_penalties(
 ) -> list[Report]:
     """Judge penalties on every seed of a fitted model.
 
-    `penalties` are registered names (default: all). `extra` are further penalties or functions that
-    build one from `PenaltyInputs`, by the name that the records give them. Neighbours are searched
-    among at most `points` transitions.
+    `penalties` are registered names (default: all). `extra` maps names, as they appear in the
+    records, to more penalties or build functions. Neighbours are searched among at most `points`
+    transitions.
     """
-    names = penalty_names("latent") if penalties is None else penalties
+    names = list_penalties("latent") if penalties is None else penalties
     for name in names:
         find_penalty(name, "latent")
     chosen: dict[str, Penalty] = {name: name for name in names} | dict(extra or {})
@@ -122,7 +123,7 @@ def judge_penalties(
     if simulator is not None:
         shifts = make_data_shifts(held_out, environment, rows)
     if not shifts:
-        note("no simulator: errors are those on held-out transitions only")
+        note("no simulator: errors are measured only on held-out transitions")
     _note_versions(fitted, simulator)
     total = len(fitted.seeds) * len(chosen)
     with progress("judging penalties", total) as advance:
@@ -174,12 +175,12 @@ class _Judge:
         advance: Any,
     ) -> Report:
         """Judge penalties on all shifts."""
-        questions = list(self._questions(shifts, rows))
-        judged = [Judged(shift, errors, {}, {}) for shift, _, errors in questions]
+        questions = list(self._prepare_shifts(shifts, rows))
+        judged = [ShiftResult(shift, errors, {}, {}) for shift, _, errors in questions]
         if judged[0].shift != "held-out":
             raise InputError(
-                f"{self.fitted.dataset.reference}: the simulator cannot be put into any "
-                "of the data's states"
+                f"{self.fitted.dataset.reference}: the simulator cannot be set to any state of the "
+                "data"
             )
         scales: dict[str, Scale] = {}
         inputs = PenaltyInputs(self.model, self.data, self.known)
@@ -197,7 +198,9 @@ class _Judge:
             self.fitted.dataset.reference, self.seed, truth, len(self.data), scales, judged
         )
 
-    def _questions(self, shifts: list[Shift], rows: int) -> Iterator[tuple[str, Array, np.ndarray]]:
+    def _prepare_shifts(
+        self, shifts: list[Shift], rows: int
+    ) -> Iterator[tuple[str, Array, np.ndarray]]:
         """Yield name, embeddings and true errors of each shift."""
         if not shifts:
             chosen = np.sort(np.random.default_rng(0).permutation(len(self.known))[:rows])
@@ -210,16 +213,19 @@ class _Judge:
             else []
         )
         for shift in [*shifts, *imagined]:
-            truth = self._truth(shift)
+            truth = self._simulate_successors(shift)
             known = np.isfinite(truth).all(axis=1)
             if known.sum() < 2:
-                note(f"{shift.name}: left out, the simulator can be put into fewer than two states")
+                note(
+                    f"{shift.name}: skipped, because the simulator state could be set for fewer "
+                    "than two rows"
+                )
                 continue
             embeddings, predicted = _predict(self.model, self.scaling, shift)
             wrong = rms(predicted - self.scaling.states(truth))
             yield shift.name, embeddings[known], np.asarray(wrong)[known]
 
-    def _truth(self, shift: Shift) -> Float[np.ndarray, "n state"]:
+    def _simulate_successors(self, shift: Shift) -> Float[np.ndarray, "n state"]:
         """Return the true successors of a shift's rows, NaN where unknown."""
         if shift.successors is not None:
             return shift.successors
@@ -249,7 +255,7 @@ def _predict_rows(
 def _time_penalty(
     penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]
 ) -> tuple[np.ndarray, float]:
-    """Return the penalty's values and the microseconds of one, without compilation."""
+    """Return the penalty's values, and the microseconds per value without compilation."""
     begin = time.perf_counter()
     values = np.asarray(penalise_in_parts(penalty, embeddings))
     whole_parts = -(-len(embeddings) // SAMPLE) * SAMPLE

@@ -1,18 +1,18 @@
-"""Penalties `U(e) ≥ 0`: how little the model can be trusted at one embedded state-action.
+"""Penalties `U(e) ≥ 0`: larger where the model is less reliable at an embedded state-action.
 
-All have the same signature: the paper's methods differ only in this value.
+All penalties have the same signature. The paper's methods differ only in their penalty.
 
 | penalty | `U(e)` |
 |---|---|
 | `Transport` | the neighbours' residuals, carried to `e` along geodesics (ours, the default) |
 | `Extrapolation` | the part of it that grows with the distance from the data |
-| `GeodesicDistance` | mean geodesic distance to the `K` nearest data points (the paper's) |
+| `GeodesicDistance` | mean geodesic distance to the `K` nearest data points, as in the paper |
 | `EuclideanDistance` | the same by Euclidean distance in the embedding space (GELATO-ℓ2) |
 | `UnusualAction`, `Guard` | how rare the action is at similar states (`guard.py`) |
 | `Ensemble` | disagreement of the decoders' means |
-| `Aleatoric` | largest decoder σ (MOPO's choice) |
+| `Aleatoric` | largest decoder σ, as in MOPO |
 | `ForwardNoise` | σ of the forward model, measured by the metric of the decoders |
-| `Ambient` | distance to the `K` nearest `(s, a, s′)` in normalised state space (SUMO's) |
+| `Ambient` | distance to the `K` nearest `(s, a, s′)` in normalised state space, as in SUMO |
 | `Nothing` | 0 |
 """
 
@@ -31,10 +31,10 @@ from gelato.geometry import (
     Composite,
     Index,
     Near,
+    compute_noise_effect,
     distance,
     find_neighbours,
     freeze,
-    spread,
 )
 from gelato.geometry.neighbours import chunk_size
 from gelato.model.latent import LatentModel
@@ -45,13 +45,13 @@ Tree = TypeVar("Tree")
 # Row number that leaves no data point out.
 NO_EXCLUSION = -1
 # The most distances held in memory: 1 GiB of floats.
-_BUDGET = 2**28
+_LARGEST_DISTANCE_COUNT = 2**28
 
 
 class AbstractPenalty(eqx.Module):
     """`U(e)` for one embedding.
 
-    If `e` is a data point, `exclude` is its row: a point is not its own neighbour.
+    If `e` is a data point, pass its row number as `exclude`, so that it is not its own neighbour.
     """
 
     @abstractmethod
@@ -60,12 +60,15 @@ class AbstractPenalty(eqx.Module):
 
     @property
     def points(self) -> int:
-        """How many distances one call computes; this bounds the calls in one chunk."""
+        """Number of distances that one call computes.
+
+        It limits the number of calls in one chunk.
+        """
         return 1
 
 
 class Nothing(AbstractPenalty):
-    """`U = 0`: MBPO's."""
+    """`U = 0`, as in MBPO."""
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
         del exclude
@@ -87,11 +90,12 @@ class EuclideanDistance(AbstractPenalty):
 
 
 class Images(eqx.Module):
-    """Every data point in the space that the metric is pulled back from.
+    """The images of all data points in the ambient space of the metric.
 
     That is `Φ(μ_F(eₖ))`, `σ_F(eₖ)` and `diag(Ḡ)` there. Lengths are those of polygons between
     images of `segments` steps along the straight line. One segment is the chord, a lower bound of
-    the geodesic's length. Two are no shorter, and the point between must be near the data too.
+    the geodesic's length. Two segments are never shorter than the chord. The polygon then also
+    passes through the image of the midpoint.
     """
 
     outputs: Float[Array, "*batch n ambient"]
@@ -101,7 +105,7 @@ class Images(eqx.Module):
 
     @staticmethod
     @eqx.filter_jit
-    def of(metric: Composite, points: Float[Array, "n embedding"], segments: int) -> "Images":
+    def compute(metric: Composite, points: Float[Array, "n embedding"], segments: int) -> "Images":
         """Compute the images of points, in chunks of bounded memory."""
 
         def one(e: Embedded) -> tuple[Array, Array, Array]:
@@ -115,7 +119,7 @@ class Images(eqx.Module):
         outputs, scales, weights = jax.lax.map(one, points, batch_size=min(4096, len(points)))
         return Images(outputs, scales, weights, segments)
 
-    def lengths(
+    def compute_lengths(
         self,
         metric: Composite,
         e: Embedded,
@@ -143,10 +147,10 @@ class Images(eqx.Module):
 class GeodesicDistance(AbstractPenalty):
     """`U(e) = (1/K) Σₖ d_G(e, eₖ)` over the `K` nearest data points under the metric.
 
-    Neighbours come from a Euclidean shortlist. With `images`, lengths are taken between images of
-    the data instead of solved for, at a hundredth of the cost. Where the latent space is no smaller
-    than the state, chords are within a percent for near neighbours. Where it is smaller, the path
-    between matters, and two segments measure it (docs/research/uncertainty.md).
+    Neighbours come from a Euclidean shortlist. With `images`, lengths are polygon lengths between
+    images of the data. No geodesic is solved, which costs a hundredth. Where the latent space is no
+    smaller than the state, chords are within a percent for near neighbours. Where it is smaller,
+    the path between the points matters, so two segments are used (docs/research/uncertainty.md).
     """
 
     data: Index
@@ -157,19 +161,19 @@ class GeodesicDistance(AbstractPenalty):
     images: Images | None = None
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
-        return jnp.mean(self.neighbours(e, exclude)[1])
+        return jnp.mean(self.measure_neighbours(e, exclude)[1])
 
-    def neighbours(
+    def measure_neighbours(
         self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION
     ) -> tuple[Int[Array, " k"], Float[Array, " k"]]:
         """Return the `K` nearest rows under the metric and their geodesic distances."""
         rows, _ = find_neighbours(self.data, e, max(self.k, self.shortlist), exclude)
         others, metric = self.data.data[rows], self.metric
         if self.images is not None and isinstance(metric, Composite):
-            lengths = self.images.lengths(metric, e, rows, others)
+            lengths = self.images.compute_lengths(metric, e, rows, others)
         else:
-            # The σ_F term of Theorem 2 changes slowly: its weights at `e` serve all neighbours, at
-            # a tenth of the cost.
+            # The σ_F term of Theorem 2 changes slowly, so its weights at `e` are used for all
+            # neighbours. This costs a tenth.
             frozen = freeze(metric, e) if isinstance(metric, Composite) else metric
             lengths = jax.vmap(lambda other: distance(frozen, e, other, self.solver))(others)
         order = jnp.argsort(lengths)[: self.k]
@@ -181,12 +185,13 @@ class GeodesicDistance(AbstractPenalty):
 
 
 class Transport(AbstractPenalty):
-    """`U(e) = (1/K) Σₖ (εₖ + β σ_G(e) d_G(e, eₖ))`: the error nearby plus its growth on the way.
+    """`U(e) = (1/K) Σₖ (εₖ + β σ_G(e) d_G(e, eₖ))`: the error at the neighbours plus its growth
+    along the geodesic.
 
-    `εₖ = ‖s′ₖ − ŝ′ₖ‖/√d_S` is known, since a neighbour is a transition we have. If the error
-    changes along the way by at most `β σ_G` for each unit of length, faster where the forward model
-    itself is unsure (`ForwardNoise`), then every summand bounds the error at `e` (the triangle
-    inequality along the geodesic), and so does their mean. `β` is the typical rate on held-out
+    `εₖ = ‖s′ₖ − ŝ′ₖ‖/√d_S` is known, because neighbour `k` is a recorded transition. Assume that
+    along a geodesic the error changes by at most `β σ_G` per unit of length. `σ_G` (`ForwardNoise`)
+    is larger where the forward model is uncertain. Then, by the triangle inequality, every summand
+    is an upper bound of the error at `e`, and so is their mean. `β` is the typical rate on held-out
     transitions (`growth_rate`).
     """
 
@@ -196,14 +201,14 @@ class Transport(AbstractPenalty):
     beta: Float[Array, ""]
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
-        near, far = self.terms(e, exclude)
+        near, far = self.compute_terms(e, exclude)
         return near + self.beta * far
 
-    def terms(
+    def compute_terms(
         self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION
     ) -> tuple[Scalar, Scalar]:
         """Return the neighbours' mean residual, and `σ_G(e)` times their mean distance."""
-        rows, lengths = self.geodesic.neighbours(e, exclude)
+        rows, lengths = self.geodesic.measure_neighbours(e, exclude)
         return jnp.mean(self.residuals[rows]), self.forward(e) * jnp.mean(lengths)
 
     @property
@@ -214,7 +219,7 @@ class Transport(AbstractPenalty):
 class Extrapolation(AbstractPenalty):
     """`U(e) = σ_G(e) (1/K) Σₖ d_G(e, eₖ)`: the part of `Transport` that grows with distance.
 
-    It does not keep a policy away from places that are hard to predict but in the data.
+    It is small in regions that the data covers, even if the model predicts poorly there.
     """
 
     geodesic: GeodesicDistance
@@ -241,7 +246,7 @@ class Ensemble(AbstractPenalty):
 
 
 class Aleatoric(AbstractPenalty):
-    """`U(e) = maxᵢ √(1/d_S) ‖σ_D^i(μ_F(e))‖`: the largest error a decoder expects (MOPO's)."""
+    """`U(e) = maxᵢ √(1/d_S) ‖σ_D^i(μ_F(e))‖`: the largest error a decoder expects, as in MOPO."""
 
     model: LatentModel
 
@@ -263,11 +268,11 @@ class ForwardNoise(AbstractPenalty):
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
         del exclude
-        return spread(self.metric, e) / jnp.sqrt(self.state_size)
+        return compute_noise_effect(self.metric, e) / jnp.sqrt(self.state_size)
 
 
 class Ambient(AbstractPenalty):
-    """`U(e) = (1/K) Σₖ ‖(ŝ, a, ŝ′) − (sₖ, aₖ, s′ₖ)‖` in normalised state space (SUMO's).
+    """`U(e) = (1/K) Σₖ ‖(ŝ, a, ŝ′) − (sₖ, aₖ, s′ₖ)‖` in normalised state space, as in SUMO.
 
     It uses no latent geometry.
     """
@@ -307,8 +312,8 @@ def map_rows(function: Callable[..., Tree], points: int, *arrays: Array) -> Tree
     Unlike a loop over chunks on the host, it can be part of a compiled program.
     """
     # Geodesics to twenty neighbours hold far more than the distances.
-    most = max(1, min(_BUDGET // points, chunk_size()))
-    # Chunks of equal size where possible: every size is another program to compile.
+    most = max(1, min(_LARGEST_DISTANCE_COUNT // points, chunk_size()))
+    # Use chunks of equal size where possible, because each size compiles another program.
     rows = max(1, len(arrays[0]))
     chunks = -(-rows // most)
     return jax.lax.map(lambda row: function(*row), arrays, batch_size=-(-rows // chunks))

@@ -1,4 +1,4 @@
-"""The penalties by name. Listing the names needs no JAX; building one does."""
+"""The registry of penalties. Only building a penalty needs JAX, not listing the names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,13 +37,15 @@ _LATENT, _BOTH = ("latent",), ("latent", "state")
 # The built-in penalties, in the order in which tables list them.
 _PENALTIES = {
     "transport": RegisteredPenalty(
-        "build_transport", _LATENT, "errors at neighbours, carried along geodesics"
+        "build_transport", _LATENT, "model errors at neighbours plus their growth along geodesics"
     ),
     "extrapolation": RegisteredPenalty(
-        "build_extrapolation", _LATENT, "the part of transport that grows away from the data"
+        "build_extrapolation",
+        _LATENT,
+        "only the part of `transport` that grows with distance from the data",
     ),
     "geodesic": RegisteredPenalty(
-        "build_geodesic", _LATENT, "mean geodesic distance to neighbours (the paper's)"
+        "build_geodesic", _LATENT, "mean geodesic distance to neighbours, as in the paper"
     ),
     "euclidean": RegisteredPenalty(
         "build_euclidean", _BOTH, "mean Euclidean distance to neighbours"
@@ -55,12 +57,12 @@ _PENALTIES = {
         "build_guard", _LATENT, "the larger of euclidean and unusual-action, for trust and export"
     ),
     "ensemble": RegisteredPenalty("build_ensemble", _LATENT, "disagreement of the decoders"),
-    "aleatoric": RegisteredPenalty("build_aleatoric", _LATENT, "largest decoder σ (MOPO's)"),
+    "aleatoric": RegisteredPenalty("build_aleatoric", _LATENT, "largest decoder σ, as in MOPO"),
     "forward": RegisteredPenalty("build_forward", _LATENT, "σ of the forward model"),
     "ambient": RegisteredPenalty(
-        "build_ambient", _LATENT, "distance to neighbours in state space (SUMO's)"
+        "build_ambient", _LATENT, "distance to neighbours in state space, as in SUMO"
     ),
-    "none": RegisteredPenalty("build_nothing", _BOTH, "zero everywhere"),
+    "none": RegisteredPenalty("build_no_penalty", _BOTH, "zero everywhere"),
 }
 
 
@@ -82,7 +84,7 @@ def register_penalty(
     _PENALTIES[name] = RegisteredPenalty(build, tuple(spaces), help)
 
 
-def penalty_names(space: Space | None = None) -> tuple[str, ...]:
+def list_penalties(space: Space | None = None) -> tuple[str, ...]:
     """List the registered penalties, or those that work in one space."""
     found = _PENALTIES.items()
     return tuple(name for name, entry in found if space is None or space in entry.spaces)
@@ -91,15 +93,15 @@ def penalty_names(space: Space | None = None) -> tuple[str, ...]:
 def describe_penalties(space: Space | None = None) -> str:
     """Describe the penalties in one line, for help texts."""
     parts = []
-    for name in penalty_names(space):
+    for name in list_penalties(space):
         about = _PENALTIES[name].help
         parts.append(f"{name} ({about})" if about else name)
     return ", ".join(parts)
 
 
 def find_penalty(name: str, space: Space) -> RegisteredPenalty:
-    """Find a penalty by name; refuse one that is unknown or does not work in a space."""
-    known = ", ".join(penalty_names(space))
+    """Find a penalty by name. Raise an error if it is unknown or does not work in the space."""
+    known = ", ".join(list_penalties(space))
     if name not in _PENALTIES:
         raise InputError(f"penalty {name!r} is not one of {known}")
     entry = _PENALTIES[name]

@@ -1,18 +1,21 @@
-"""How well a penalty predicts the true error: ranks, alarms, and the gain of not answering."""
+"""Scores of how well a penalty predicts the true error.
+
+They are rank correlation, detection of large errors (AUROC), and risk–coverage.
+"""
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 
 Values = Float[np.ndarray, " n"]
-# The fraction of the data that counts as ordinary. Above its quantile an error is large and a
-# penalty is an alarm.
+# Quantile of held-out data. A larger error counts as a large error; a larger penalty means "not
+# trusted".
 ORDINARY = 0.95
 _RESAMPLES = 200
 
 
 def score_penalty(penalties: Values, errors: Values, threshold: float) -> dict[str, float | None]:
-    """Score ranks and alarms, with 95% bootstrap intervals.
+    """Compute rank correlation, AUROC and risk–coverage, with 95% bootstrap intervals.
 
     A score that is not defined (one class only, a constant) is None.
     """
@@ -26,7 +29,7 @@ def score_penalty(penalties: Values, errors: Values, threshold: float) -> dict[s
         **_interval("spearman", rank),
         "auroc": _round(auroc(penalties, alarm)),
         **_interval("auroc", area),
-        "risk_coverage": _round(excess_risk(penalties, errors)),
+        "risk_coverage": _round(compute_excess_risk(penalties, errors)),
     }
 
 
@@ -48,7 +51,7 @@ def spearman(a: Values, b: Values) -> float:
 
 
 def auroc(values: Values, positive: Bool[np.ndarray, " n"]) -> float:
-    """Return the chance that a positive has a larger value than a negative (Mann–Whitney).
+    """Return the AUROC: the probability that a positive has a larger value than a negative.
 
     NaN if there is only one class.
     """
@@ -60,17 +63,20 @@ def auroc(values: Values, positive: Bool[np.ndarray, " n"]) -> float:
     return float(larger / (positives * negatives))
 
 
-def risk_coverage(penalties: Values, errors: Values) -> Values:
+def compute_risk_coverage(penalties: Values, errors: Values) -> Values:
     """Return the mean error of the `1, 2, …, n` least penalised rows (risk at each coverage)."""
-    # Rows with equal penalties have no order: each counts with their mean error.
+    # Rows with equal penalties are not ordered, so each of them gets the mean error of all of them.
     _, group = np.unique(penalties, return_inverse=True)
     mean = np.bincount(group, errors) / np.bincount(group)
     return np.cumsum(mean[np.sort(group)]) / np.arange(1, len(errors) + 1)
 
 
-def excess_risk(penalties: Values, errors: Values) -> float:
-    """Return the area under the risk–coverage curve: 0 for the true order, 1 for no order."""
-    best, area = risk_coverage(errors, errors).mean(), risk_coverage(penalties, errors).mean()
+def compute_excess_risk(penalties: Values, errors: Values) -> float:
+    """Return the area under the risk–coverage curve, with 0 for the true order and 1 for random."""
+    best, area = (
+        compute_risk_coverage(errors, errors).mean(),
+        compute_risk_coverage(penalties, errors).mean(),
+    )
     return float((area - best) / (errors.mean() - best)) if errors.mean() > best else float("nan")
 
 

@@ -1,14 +1,15 @@
 """Graded shifts away from the data, on which penalties are judged.
 
-`held-out` is the data itself. `perturbed` adds noise of growing size to its actions, `uniform`
-replaces them. `random` and `expert` are states and actions of other policies in the real simulator.
-`imagined` and `imagined-expert` are the shift a policy causes in the model (Lu et al., ICLR 2022):
-rollouts of the model itself, 1 to 20 steps deep, driven by the cloned behaviour policy and by the
-expert.
+`held-out` is unchanged held-out data. `perturbed` adds noise of growing size to its actions.
+`uniform` replaces its actions by uniform ones. `random` and `expert` are states and actions of
+other policies in the real simulator. `imagined` and `imagined-expert` contain states that a policy
+reaches in the model (Lu et al., ICLR 2022): model rollouts of 1 to 20 steps. `imagined` uses the
+cloned behaviour policy, `imagined-expert` uses the expert.
 
-A driving simulator cannot be put into an observed state, but its current state can be copied.
-There `held-out` are new episodes of the data's driver, `uniform` other actions in copies of every
-state on the way, and `random` new episodes of random actions. Imagined states are left out.
+The state of a driving simulator cannot be set, but its current state can be copied.
+For driving, `held-out` has new episodes of the behaviour policy, `uniform` has uniform actions in
+copies of their states, and `random` has new episodes with random actions. There are no imagined
+states.
 """
 
 import copy
@@ -37,7 +38,7 @@ from gelato.tasks.task import Task, find_task
 DEPTH = 20
 # Standard deviations of the noise on actions, as fractions of half the action range.
 NOISE = (0.05, 0.1, 0.2, 0.4, 0.8)
-# Not one of the seeds that datasets are usually made with.
+# A seed that datasets do not usually use.
 _SEED = 1_000
 _EPISODES = 10
 
@@ -46,8 +47,8 @@ _EPISODES = 10
 class Shift:
     """States and actions in the data's units, and the size of each departure.
 
-    `latents` are the latent states of imagined rows. `successors` are the true next states, where
-    they were recorded on the way.
+    `latents` are the latent states of imagined rows. `successors` are the true next states, if they
+    were recorded.
     """
 
     name: str
@@ -78,15 +79,18 @@ def make_data_shifts(
         shifts.insert(
             1, Shift("perturbed", states, _add_noise(held_out, actions, levels, rng), levels)
         )
-    for name, recipe in _other_policies(environment).items():
+    for name, recipe in _find_policy_recipes(environment).items():
         shifts.append(_run_policy(name, recipe, rows, rng))
     return shifts
 
 
 def make_copied_shifts(task: Task, rows: int, seed: int = _SEED) -> list[Shift]:
-    """Make the shifts of a simulator that can only be copied, with the truth of every row."""
+    """Make the shifts for a simulator whose state can be copied but not set.
+
+    Every row has its true successor.
+    """
     drivers = {"held-out": str(task.behaviour_policy), "random": "random"}
-    visited = {name: _drive(task, driver, rows, seed) for name, driver in drivers.items()}
+    visited = {name: _record_driving(task, driver, rows, seed) for name, driver in drivers.items()}
     states, actions, successors, others, elsewhere = visited["held-out"]
     ones, random = np.ones(len(states)), visited["random"]
     return [
@@ -96,8 +100,11 @@ def make_copied_shifts(task: Task, rows: int, seed: int = _SEED) -> list[Shift]:
     ]
 
 
-def _drive(task: Task, driver: str, rows: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Record states, actions and successors of a driver, and those of a uniform action."""
+def _record_driving(task: Task, driver: str, rows: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Drive with a policy and record states, actions and successors.
+
+    For every state also record a uniform action and its successor in a copy.
+    """
     environment = make_environment(task.environment)
     drive, wander = (load_policy(name, environment.action_space) for name in (driver, "random"))
     rng = np.random.default_rng(seed)
@@ -125,7 +132,7 @@ def make_imagined_shifts(
     rng = np.random.default_rng(0)
     starts = held_out[np.sort(rng.permutation(len(held_out))[:rows])]
     drivers: dict[str, _Driver] = {"imagined": _ClonedPolicy(model.policy, fitted.scaling)}
-    expert = _other_policies(fitted.dataset.environment).get("expert")
+    expert = _find_policy_recipes(fitted.dataset.environment).get("expert")
     if expert is not None:
         weights = load_weights(expert.policies[0])
         drivers["imagined-expert"] = _ShippedPolicy(weights, fitted.scaling)
@@ -150,7 +157,7 @@ def _sample_actions(data: Transitions, count: int, rng: np.random.Generator) -> 
     return np.array([policy(np.empty(0), rng) for _ in range(count)])
 
 
-def _other_policies(environment: str | None) -> dict[str, Recipe]:
+def _find_policy_recipes(environment: str | None) -> dict[str, Recipe]:
     """Return recipes of a random and an expert policy, for tasks that come with an expert."""
     task = find_task(environment)
     if task is None or task.expert_policy is None:
@@ -188,7 +195,7 @@ class _ClonedPolicy(eqx.Module):
 
 
 class _ShippedPolicy(eqx.Module):
-    """A policy that comes with the package, without its noise, on normalised states."""
+    """A policy from the package, deterministic, that takes normalised states."""
 
     weights: dict[str, np.ndarray]
     scaling: Scaling

@@ -138,7 +138,8 @@ class Trust:
         if self.foreign_trusted > _MOST:
             note(
                 f"{self.penalty} would trust {self.foreign_trusted:.0%} of out-of-distribution "
-                "pairs: it detects large departures only. More data or a longer fit may help"
+                "pairs: it detects only state-actions far from the data. More data or a longer fit "
+                "may help"
             )
 
     def penalise(self, embeddings: Float[Array, "n embedding"]) -> Float[Array, " n"]:
@@ -245,7 +246,7 @@ class Trust:
             outside = (actions < low) | (actions > high)
         if outside.any():
             row = np.argwhere(outside)[0][0]
-            raise InputError(f"action in row {row} is outside the actions [{low}, {high}]")
+            raise InputError(f"the action in row {row} is outside the action range [{low}, {high}]")
 
 
 def measure_bound(judged: Sequence[Record]) -> float | None:
@@ -259,14 +260,18 @@ def measure_bound(judged: Sequence[Record]) -> float | None:
 
 
 def check_spaces(fitted: FittedModel, dataset: Dataset) -> None:
-    """Refuse data whose states or actions differ from those that a model was fitted to."""
+    """Raise an error if the data's states or actions differ from the model's."""
     size, known_size = (d.transitions.states.shape[1] for d in (dataset, fitted.dataset))
     space, known_space = dataset.transitions.action_space, fitted.scaling.action_space
     found = []
     if space != known_space:
-        found.append(f"its actions are {space}, the model's {known_space}")
+        found.append(f"its action space is {space}, but the model's is {known_space}")
     if size != known_size:
         found.append(f"its states are {size} numbers, the model's {known_size}")
     if found:
-        remedy = ". Give low= and high=, or discrete=" if size == known_size else ""
+        remedy = (
+            ". Add the options low= and high=, or discrete=, to the reference"
+            if size == known_size
+            else ""
+        )
         raise InputError(f"{dataset.reference}: {'; '.join(found)}{remedy}")

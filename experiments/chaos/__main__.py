@@ -1,0 +1,218 @@
+"""`python -m experiments.chaos`: disturb gelato in every way we know, and count what happens.
+
+Every trial is drawn from (seed, kind, number) and recorded in a file, so that the harness continues
+where it was stopped. `--short` is a form of at most three minutes for continuous integration.
+Any fault makes the exit code 1.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+_QUICK = "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"
+# How many trials of each kind the full form makes, and the short one.
+PLAN = {
+    "data kill": (300, 20),
+    "corruption": (2_000, 120),
+    "hostile npz": (700, 60),
+    "hostile hdf5": (700, 60),
+    "hostile minari": (300, 20),
+    "hostile run folder": (300, 40),
+    "kill at a call": (700, 12),
+    "signal": (200, 6),
+    "full disk": (50, 4),
+    "deleted folder": (20, 2),
+    "several processes": (4, 0),
+    "kill": (300, 0),
+}
+_BATCH = 20
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="at most three minutes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=list(PLAN), help="kinds of trials")
+    parser.add_argument("--cases", nargs="+", help="commands to disturb (default: all)")
+    parser.add_argument("--trials", type=int, help="trials of each kind, instead of the plan")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--work", type=Path, default=Path("chaos"), help="folder of the trials")
+    parser.add_argument("--results", type=Path, help="merge counts into this file of records")
+    return parser.parse_args()
+
+
+class Journal:
+    """The trials that were made, one line each, so that another sitting continues."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.trials = path, []
+        if path.exists():
+            self.trials = [json.loads(line) for line in path.read_text().splitlines()]
+
+    def done(self, kind: str) -> set[int]:
+        """Return the numbers of the trials of a kind that were made."""
+        return {trial["number"] for trial in self.trials if trial["kind"] == kind}
+
+    def add(self, **trial: Any) -> None:
+        """Record a trial."""
+        self.trials.append(trial)
+        with self.path.open("a") as file:
+            file.write(json.dumps(trial) + "\n")
+        if trial["fault"]:
+            print(f"FAULT in {trial['kind']} {trial['number']}: {trial['fault']}", flush=True)
+
+
+def main() -> int:
+    """Run the plan and print the counts."""
+    options = _parse()
+    options.work = options.work.absolute()
+    options.work.mkdir(parents=True, exist_ok=True)
+    # These variables are read when gelato and JAX are imported.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = _QUICK
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(options.work / "compiled")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["MINARI_DATASETS_PATH"] = str(options.work / "fixed-store")
+    from experiments.chaos import commands, damage, faults, hostile, processes
+
+    commands.prepare_process()
+    journal = Journal(options.work / f"trials-{options.seed}.jsonl")
+    spawner = processes.Spawner()
+    begun = time.monotonic()
+    deadline = begun + (options.seconds or (150 if options.short else 1e9))
+    commands.make_fixed(options.work)
+    bench = faults.Bench(options.work, spawner)
+    named = options.cases or list(commands.CASES)
+    if options.short and not options.cases:
+        named = ["data make", "data import", "export", "train bc"]
+    data = [name for name in named if not commands.CASES[name].compiles]
+    trainings = [name for name in named if commands.CASES[name].compiles]
+    disturb = {
+        "data kill": (faults.kill, data),
+        "kill": (faults.kill, trainings),
+        "kill at a call": (faults.kill_at_call, trainings),
+        "signal": (faults.send_signal, named),
+        "full disk": (faults.fill_disk, named),
+        "deleted folder": (faults.delete_folder, named),
+        "several processes": (faults.run_several, data or named),
+    }
+    for kind, (full, short) in PLAN.items():
+        if options.only and kind not in options.only:
+            continue
+        count = options.trials or (short if options.short else full)
+        missing = [n for n in range(count) if n not in journal.done(kind)]
+        if kind in ("full disk",) and os.geteuid():
+            print("full disk: skipped, only an administrator can mount a small disk")
+            continue
+        if kind == "corruption":
+            for name in trainings:
+                _prepare(bench, commands.CASES[name], damage)
+        while missing and time.monotonic() < deadline:
+            if kind.startswith("hostile"):
+                numbers, missing = missing[:_BATCH], missing[_BATCH:]
+                _attack(spawner, journal, options, kind, numbers, hostile)
+                continue
+            number, missing = missing[0], missing[1:]
+            rng = _draw(options.seed, kind, number)
+            started = time.monotonic()
+            if kind == "corruption":
+                verdict = damage.corrupt(bench, number, rng)
+            else:
+                make, names = disturb[kind]
+                if not names:
+                    break
+                case = commands.CASES[names[number % len(names)]]
+                _prepare(bench, case, damage)
+                verdict = make(bench, case, rng)
+            seconds = round(time.monotonic() - started, 2)
+            label = {"case": verdict.case, "stage": verdict.stage, "fault": verdict.fault}
+            journal.add(kind=kind, number=number, **label, seconds=seconds)
+    spawner.close()
+    journal.add(kind="sitting", number=0, fault="", seconds=round(time.monotonic() - begun))
+    return _report(journal, options)
+
+
+def _prepare(bench: Any, case: Any, damage: Any) -> None:
+    if case.name not in bench.references:
+        bench.prepare(case)
+        if case.compiles:
+            damage.keep_finished(bench, case.name)
+
+
+def _draw(seed: int, kind: str, number: int) -> Any:
+    import numpy as np
+
+    return np.random.default_rng([seed, list(PLAN).index(kind), number])
+
+
+def _attack(
+    spawner: Any, journal: Journal, options: Any, kind: str, numbers: list[int], hostile: Any
+) -> None:
+    """Read hostile files in a process of their own; if it dies, read them one by one."""
+    import shutil
+
+    folder = options.work / "hostile"
+    what = kind.removeprefix("hostile ")
+    seeds = [(options.seed * 1000 + list(PLAN).index(kind), number) for number in numbers]
+    shutil.rmtree(folder, ignore_errors=True)
+    status, found = spawner.call(hostile.attack_many, what, seeds, folder)
+    for place, number in enumerate(numbers):
+        fault = found[place] if found else ""
+        if found is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            status, one = spawner.call(
+                hostile.attack_many, what, [seeds[place]], folder, seconds=60
+            )
+            fault = one[0] if one else f"the process died (status {status})"
+        journal.add(kind=kind, number=number, case=what, stage="", fault=fault, seconds=0.0)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _report(journal: Journal, options: argparse.Namespace) -> int:
+    """Print counts by kind and stage, and merge them into a file of records."""
+    from gelato.runs.records import Record, merge_records
+
+    trials, faults = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for trial in journal.trials:
+        if trial["kind"] == "sitting":
+            continue
+        key = (trial["kind"], trial["stage"] or trial["case"])
+        if trial["kind"] in ("data kill", "kill", "kill at a call", "signal"):
+            key = (trial["kind"], f"{trial['case']}, {trial['stage']}")
+        trials[key] += 1
+        faults[key] += bool(trial["fault"])
+    seconds = sum(trial["seconds"] for trial in journal.trials if trial["kind"] == "sitting")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
+    records: list[Record] = []
+    for (kind, where), count in sorted(trials.items()):
+        print(f"{kind:20} {where:45} {count:6,} trials {faults[kind, where]:4,} faults")
+        records.append(
+            {
+                "kind": kind,
+                "where": where,
+                "trials": count,
+                "faults": faults[kind, where],
+                "seed": options.seed,
+                "machine": machine,
+                "commit": commit,
+                "hours": round(seconds / 3600, 2),
+            }
+        )
+    print(f"{sum(trials.values()):,} trials, {sum(faults.values()):,} faults")
+    if options.results is not None:
+        merge_records(options.results, records, keys=("kind", "where", "seed"))
+    return 1 if sum(faults.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Read HDF5 files of any origin: every damage is an `InputError`, and no other file is opened."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from gelato.errors import InputError, first_line
+from gelato.runs.memory import check_memory
+
+_INSIDE = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
+
+
+@contextmanager
+def open_hdf5(path: Path, source: str | None = None) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading; errors begin with `source`. Default: its path."""
+    try:
+        file = h5py.File(path, "r")
+    except PermissionError as error:
+        raise InputError(f"{path}: no permission to read it") from error
+    except Exception as error:  # h5py raises a dozen kinds of exceptions for damage.
+        raise InputError(
+            f"{source or path}: not a readable HDF5 file, perhaps cut short ({first_line(error)})"
+        ) from error
+    with file:
+        yield file
+
+
+def list_datasets(file: h5py.File, path: Path) -> set[str]:
+    """Return the names of all datasets; links to other files are not followed."""
+    names: set[str] = set()
+    try:
+        file.visititems(
+            lambda name, item: names.add(str(name)) if isinstance(item, h5py.Dataset) else None
+        )
+    except Exception as error:
+        raise InputError(
+            f"{path}: not a readable HDF5 file, it is damaged ({first_line(error)})"
+        ) from error
+    return names
+
+
+def read_dataset(file: h5py.File, name: str, path: Path) -> np.ndarray:
+    """Read one dataset whose values are stored in this file."""
+    what = f"{path}: field {name}"
+    try:
+        dataset = file[name]
+        _refuse_other_files(dataset.id, what)
+        stored = min(dataset.id.get_storage_size(), path.stat().st_size)
+        check_memory(
+            what, int(np.prod(dataset.shape, dtype=object)) * dataset.dtype.itemsize, stored
+        )
+        return np.asarray(dataset[()])
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{what} cannot be read, the file is damaged ({first_line(error)})"
+        ) from error
+
+
+def check_objects(path: Path, source: str) -> None:
+    """Refuse a file with links to other files, or with values in them, at any depth."""
+    stored = path.stat().st_size
+
+    def find_link(name: bytes, info: h5py.h5l.LinkInfo) -> bytes | None:
+        return None if info.type in _INSIDE else name
+
+    with open_hdf5(path, f"{source}: {path.name}") as file:
+        names: list[bytes] = []
+        try:
+            outside = file.id.links.visit(find_link, info=True)
+            h5py.h5o.visit(file.id, names.append)
+            for name in names:
+                found = h5py.h5o.open(file.id, name)
+                if isinstance(found, h5py.h5d.DatasetID):
+                    what = f"{source}: {name.decode(errors='replace')}"
+                    _refuse_other_files(found, what)
+                    size = int(np.prod(found.shape, dtype=object)) * found.get_type().get_size()
+                    check_memory(what, size, min(found.get_storage_size(), stored))
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            raise InputError(f"{source}: {path} is damaged ({first_line(error)})") from error
+    if outside is not None:
+        raise InputError(
+            f"{source}: {outside.decode(errors='replace')} in {path} is a link to another file; "
+            "copy the values into this file"
+        )
+
+
+def _refuse_other_files(dataset: h5py.h5d.DatasetID, what: str) -> None:
+    """Refuse a dataset that takes its values from other files, which may be private."""
+    layout = dataset.get_create_plist()
+    virtual = layout.get_layout() == h5py.h5d.VIRTUAL
+    if virtual or layout.get_external_count() > 0:
+        how = "a virtual dataset" if virtual else "external storage"
+        raise InputError(
+            f"{what} takes its values from other files ({how}); copy the values into this file"
+        )
