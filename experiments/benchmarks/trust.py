@@ -77,6 +77,7 @@ def main() -> None:
     known = (*NAMES, DRIVING, f"{DRIVING},episodes=5")
     parser.add_argument("datasets", nargs="*", default=list(known), help="of " + " ".join(known))
     parser.add_argument("--small", action="store_true", help="small models and 100,000 transitions")
+    parser.add_argument("--updates", type=int, help="of the model; default: the preset's")
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--pendulum", type=Path, default=RECORDED, help="folder of the recordings")
@@ -87,6 +88,9 @@ def main() -> None:
         config = choose_parts(
             case.fitted_to, "small" if arguments.small else "default"
         ).latent.model
+        if arguments.updates is not None:
+            second = arguments.updates // 5
+            config = replace(config, updates=arguments.updates, variance_updates=second)
         run = arguments.runs / name.replace(",", "-")
         fitted = fit(case, run, config)
         size: Record = {"transitions": len(case.fitted_to.transitions), "model": _describe(config)}
