@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-integrations lint types layers unit benchmark clean
+.PHONY: demo test test-slow test-integrations lint types layers unit benchmark chaos chaos-short chaos-broken clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,7 +18,7 @@ demo: $(INSTALLED)
 	$(BIN)/python experiments/figures/four_rooms.py --run demo/four-rooms-model --out demo/four-rooms.png
 	$(BIN)/gelato uncertainty demo/four-rooms-model --rows 128
 	$(BIN)/python experiments/figures/penalties.py --run demo/four-rooms-model --out demo/penalties.png
-	$(BIN)/gelato train four-rooms-hole,transitions=10000 --method gelato gelato-none --seeds 3 --run demo/hole
+	$(BIN)/gelato train four-rooms-hole,transitions=10000 --method gelato gelato-none --penalty-weight 4 --real-fraction 0.5 --seeds 3 --run demo/hole
 	$(BIN)/python experiments/figures/paths.py --run demo/hole --out demo/paths.png
 	@echo "figures: demo/four-rooms-data.png demo/four-rooms.png demo/penalties.png demo/paths.png"
 
@@ -50,5 +50,15 @@ benchmark: $(INSTALLED)
 	$(BIN)/python experiments/benchmarks/generation.py
 	$(BIN)/python experiments/benchmarks/behaviour.py
 
+# Hours; stop it when you like, and the next call continues.
+chaos: $(INSTALLED)
+	$(BIN)/python -m experiments.chaos --results results/chaos.json
+
+chaos-short: $(INSTALLED)
+	$(BIN)/python -m experiments.chaos --short --work chaos/short --fresh
+
+chaos-broken: $(INSTALLED)
+	$(BIN)/python -m experiments.chaos.broken --results results/chaos.json
+
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo chaos

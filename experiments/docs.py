@@ -132,6 +132,8 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "uncertainty": tables.uncertainty_table,
     "driving_uncertainty": tables.uncertainty_table,
     "penalty_weights": tables.penalty_weight_table,
+    "known_answers": tables.known_answers_table,
+    "selection": tables.selection_table,
     "tried": tables.settings_table,
     "driving": tables.driving_table,
     "driving_agents": _rows(
@@ -203,6 +205,9 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             }
         ),
     ),
+    "mopo_d4rl": tables.mopo_table,
+    "mopo_ensembles": tables.mopo_ensembles_table,
+    "critics": tables.critics_table,
     "locomotion": tables.locomotion_table,
     "locomotion grid": tables.locomotion_grid,
 }

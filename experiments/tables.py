@@ -21,6 +21,7 @@ from gelato.tasks.driving import DRIVING_TASKS
 TASKS = {task.name: task for task in DRIVING_TASKS}
 
 LEVEL = 0.95
+_KNOWN = ("usable", "coverage", "least_coverage", "relative_width", "relative_error")
 _DRIVING_METHODS = ("data", "bc", "gelato", "gelato-l2", "gelato-ensemble", "gelato-none")
 
 
@@ -149,6 +150,62 @@ def _describe_setting(seeds: list[Record]) -> str:
     return f"{returns.mean():,.0f} ± {returns.std(ddof=1):,.0f}{counts}"
 
 
+def selection_table(records: Sequence[Record]) -> str:
+    """Write how well each estimator ranks the policies of each dataset.
+
+    Regrets are in points of normalised score: the best policy's score minus that of the best of the
+    first k. An estimate that is missing ranks last.
+    """
+    rows = []
+    by_estimator: dict[str, list[tuple[float, float, float]]] = {}
+    for dataset in list_values(records, "dataset"):
+        of_dataset = select(records, dataset=dataset)
+        for estimator in list_values(of_dataset, "estimator"):
+            scores = score_ranking(select(of_dataset, estimator=estimator))
+            by_estimator.setdefault(estimator, []).append(scores)
+            rows.append((dataset, estimator, *map(_format_ranking, scores)))
+    for estimator, found in by_estimator.items():
+        means = np.nanmean(np.array(found), axis=0)
+        rows.append((f"mean of {len(found)}", estimator, *map(_format_ranking, means)))
+    columns = ("dataset", "estimator", "rank correlation", "regret@1", "regret@3")
+    return markdown_table(columns, rows)
+
+
+def known_answers_table(records: Sequence[Record]) -> str:
+    """Write coverage and width of intervals on systems whose answers are known."""
+    rows = []
+    for record in records:
+        numbers = [f"{float(record[name] or 0):.2f}" for name in _KNOWN]
+        rows.append((str(record["system"]), str(record["estimator"]), *numbers))
+    columns = (
+        "system",
+        "estimator",
+        "usable",
+        "coverage",
+        "worst policy",
+        "width/spread",
+        "error/spread",
+    )
+    return markdown_table(columns, rows)
+
+
+def score_ranking(records: Sequence[Record]) -> tuple[float, float, float]:
+    """Return rank correlation, regret@1 and regret@3 of one estimator on one dataset."""
+    name = "score" if records[0]["score"] is not None else "return"
+    true = np.array([float(record[name] or 0) for record in records])
+    estimates = [record["estimate"] for record in records]
+    known = [-np.inf if value is None else float(value) for value in estimates]
+    order = np.argsort(-np.array(known), kind="stable")
+    regrets = [float(true.max() - true[order[:k]].max()) for k in (1, 3)]
+    if np.unique(known).size < 2:
+        return float("nan"), *regrets
+    return float(stats.spearmanr(stats.rankdata(known), true).statistic), *regrets
+
+
+def _format_ranking(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2f}"
+
+
 def driving_table(records: Sequence[Record]) -> str:
     """Write a row for each driving task and method, mean ± standard deviation over seeds.
 
@@ -199,3 +256,57 @@ def is_tied(seeds: Sequence[Record], best: Sequence[Record]) -> bool:
     if min(map(len, returns)) < 2:
         return False
     return not stats.ttest_ind(*returns, equal_var=False).pvalue < 1 - LEVEL
+
+
+def mopo_table(records: list[Record]) -> str:
+    """Write scores of MOPO's variants, best first, and what the simulator says about the model."""
+    names = ("first_value", "discounted", "real_r2", "real_nll", "real_disagreement")
+    variants = list_values(records, "variant")
+    variants.sort(key=lambda name: -mean_of(select(records, variant=name), "score"))
+    rows = []
+    for variant in variants:
+        seeds = select(records, variant=variant)
+        scores = ", ".join(f"{row['score']:.1f}" for row in seeds)
+        cells = [f"{mean_of(seeds, name):.3g}" for name in names]
+        cells[2] = f"{mean_of(seeds, 'real_r2'):.4f}"
+        rows.append((variant, f"{mean_of(seeds, 'score'):.1f}", scores, *cells))
+    columns = ("variant", "score", "seeds", "value of first states", "real value")
+    return markdown_table((*columns, "R² here", "−log-likelihood here", "disagreement"), rows)
+
+
+def mopo_ensembles_table(records: list[Record]) -> str:
+    """Write the held-out accuracy of MOPO's ensembles by recipe and updates, means over seeds."""
+    rows = []
+    for key, seeds in group_records(records, ("dataset", "ensemble", "step")).items():
+        dataset, recipe, step = key
+        cells = [f"{mean_of(seeds, name):.4f}" for name in ("r2", "r2_smallest", "r2_reward")]
+        nll, sigma = f"{mean_of(seeds, 'nll'):.2f}", f"{mean_of(seeds, 'sigma'):.2f}"
+        rows.append((dataset, recipe, f"{int(step):,}", *cells, nll, sigma, str(len(seeds))))
+    columns = ("dataset", "recipe", "updates", "R² of change", "smallest", "R² of reward")
+    return markdown_table((*columns, "−log-likelihood", "largest σ", "seeds"), rows)
+
+
+def critics_table(records: list[Record]) -> str:
+    """Write the scores of variants: the last evaluation, and the mean of the second half."""
+    rows = []
+    for key, seeds in group_records(records, ("dataset", "method", "variant")).items():
+        dataset, method, variant = key
+        last = ", ".join(f"{row['score']:.1f}" for row in seeds)
+        late = ", ".join(f"{row['late_score']:.1f}" for row in seeds)
+        step, total = int(seeds[0]["step"] or 0), int(seeds[0]["total"] or 0)
+        updates = f"{step:,}" if step == total else f"{step:,} of {total:,}"
+        mean = f"{mean_of(seeds, 'score'):.1f}"
+        value = f"{mean_of(seeds, 'first_value'):.0f}"
+        rows.append((dataset, method, variant, updates, mean, last, late, value))
+    columns = ("dataset", "method", "variant", "updates", "score", "seeds", "second half")
+    return markdown_table((*columns, "value of first states"), rows)
+
+
+def group_records(
+    records: Sequence[Record], names: Sequence[str]
+) -> dict[tuple[str, ...], list[Record]]:
+    """Group records by the values of these fields, in order of appearance."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(str(record[name]) for name in names), []).append(record)
+    return groups

@@ -17,7 +17,6 @@ from gelato.agents.sac import SAC
 from gelato.cli import main
 from gelato.data.reference import load
 from gelato.data.spaces import Continuous
-from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
 from gelato.dynamics.latent import LatentFit, make_latent_dynamics
@@ -29,7 +28,7 @@ from gelato.runs import loop
 from gelato.runs.loggers import mirror
 from gelato.training import group as group_training
 from gelato.training.environment import pessimistic_env
-from gelato.training.method import Method, group_methods
+from gelato.training.method import Method, find_family, group_methods
 from gelato.training.policies import evaluate_run, most_valued, trained_policies
 from gelato.training.presets import (
     Parts,
@@ -38,7 +37,9 @@ from gelato.training.presets import (
     choose_parts,
     clone_like,
     list_methods,
+    make_grid,
     make_method,
+    vary_method,
 )
 from gelato.training.train import train
 
@@ -224,24 +225,18 @@ def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_better_the_data_the_closer_a_policy_is_kept_to_it(dataset: Dataset) -> None:
+def test_a_name_means_a_grid_that_is_the_same_for_all_data(dataset: Dataset) -> None:
     poor = replace(dataset, environment="Hopper-v5")
-    returns = episode_returns(poor.transitions).mean()
-
-    def scaled(mean: float) -> Dataset:
-        rewards = np.asarray(poor.transitions.rewards) * mean / returns
-        return replace(poor, transitions=replace(poor.transitions, rewards=rewards))
-
-    every = [choose_parts(data) for data in (poor, scaled(1_300.0), scaled(2_000.0))]
-    weights = [make_method("gelato", parts).penalty_weight for parts in every]
-    assert weights == sorted(set(weights))
-    assert make_method("mopo", every[2]).penalty_weight == weights[1]
-    names = ("gelato", "mopo", "mbpo", "sac", "bc")
-    fractions = []
-    for parts in every:
-        fractions.append([make_method(name, parts).real_fraction for name in names])
-    assert fractions == [[0.05, 0.05, 0.05, 1, 1], [0.5, 0.05, 0.05, 1, 1], [0.5, 0.5, 0.5, 1, 1]]
-    assert make_method("mbpo", every[2]).penalty_weight == 0
+    for data in (dataset, poor):
+        grid = make_grid("gelato", choose_parts(data))
+        assert len(grid) == 10 and len(group_methods(grid)) == 1
+        assert {method.penalty_weight for method in grid} == {0.3, 1.0, 3.0, 10.0, 30.0}
+    names = [method.name for method in make_grid("gelato", choose_parts(dataset, "small"))]
+    assert names == ["gelato λ=0.3", "gelato λ=3", "gelato λ=30"]
+    assert [method.name for method in make_grid("bc", choose_parts(dataset))] == ["bc"]
+    fractions = [method.name for method in make_grid("mbpo", choose_parts(dataset))]
+    assert fractions == ["mbpo real=5%", "mbpo real=50%"]
+    assert {find_family(name) for name in (*names, *fractions)} == {"gelato", "mbpo"}
 
 
 def test_a_method_is_changed_or_refuses_a_change_that_it_would_ignore(parts: Parts) -> None:
@@ -432,6 +427,13 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
             "must be a finite number of at least 0",
         ),
         (
+            ["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "1", "auto"],
+            "'auto' is not a number",
+        ),
+        (["select"], "name the folder of at least one run"),
+        (["select", "nowhere"], "nowhere: no such folder"),
+        (["select", "nowhere", "--budget", "-1"], "budget is -1"),
+        (
             ["train", "four-rooms-hole", "--run", "R", "--state-noise", "-1"],
             "must be a finite number of at least 0",
         ),
@@ -592,3 +594,32 @@ def test_a_return_is_shown_with_its_interval(finished, capsys) -> None:
     assert all(record["return_std"] >= 0 for record in records)
     main(["evaluate", str(finished), "--episodes", "2", "--method", "bc"])
     assert "±" in capsys.readouterr().out
+
+
+def test_a_grid_is_one_program_with_one_penalty(dataset: Dataset, parts: Parts, tmp_path) -> None:
+    grid = vary_method(make_method("gelato", parts), (0.3, 3.0), (0.05, 0.5))
+    records = train(dataset, tmp_path / "run", grid, seeds=2, settings=parts.settings, workers=1)
+    assert [path.name for path in (tmp_path / "run" / "policies").iterdir()] == ["gelato"]
+    names = [record["method"] for record in records[::2]]
+    assert names == [
+        "gelato λ=0.3 real=5%",
+        "gelato λ=0.3 real=50%",
+        "gelato λ=3 real=5%",
+        "gelato λ=3 real=50%",
+    ]
+    scales = json.loads((tmp_path / "run/policies/gelato/calibration.json").read_text())
+    assert list(scales) == names and len({str(scale) for scale in scales.values()}) == 1
+    alone = train(
+        dataset, tmp_path / "alone", grid[2:3], seeds=2, settings=parts.settings, workers=1
+    )
+    together = [record for record in records if record["method"] == grid[2].name]
+    for one, other in zip(alone, together, strict=True):
+        assert one["initial_value"] == pytest.approx(other["initial_value"], rel=1e-4)
+
+
+def test_variants_of_nothing_that_varies_are_refused(parts: Parts) -> None:
+    with pytest.raises(InputError, match="a penalty weight changes nothing"):
+        vary_method(make_method("bc", parts), (1.0, 3.0))
+    with pytest.raises(InputError, match="at least 0 and below 1"):
+        vary_method(make_method("gelato", parts), (), (0.5, 1.0))
+    assert vary_method(make_method("bc", parts)) == [make_method("bc", parts)]

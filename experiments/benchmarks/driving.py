@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.tables import driving_table
+from experiments.tuned import make_tuned
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
 from gelato.policy.evaluate import evaluator
@@ -24,7 +25,7 @@ from gelato.runs.folder import Run
 from gelato.runs.records import Record, device, merge_records, read_records
 from gelato.tasks.driving import DRIVING_TASKS
 from gelato.training.policies import environment_for, trained_policies
-from gelato.training.presets import change_method, choose_parts, make_method
+from gelato.training.presets import change_method, choose_parts
 from gelato.training.train import train
 
 TASKS = {task.name: task for task in DRIVING_TASKS}
@@ -78,7 +79,7 @@ def _run(arguments: argparse.Namespace, name: str) -> None:
     run = arguments.runs / name
     methods = []
     for method_name in arguments.methods:
-        method = make_method(method_name, parts)
+        method = make_tuned(method_name, parts, dataset)
         if method.penalises:
             method = change_method(method, penalty_weight=arguments.penalty_weight)
         methods.append(method)

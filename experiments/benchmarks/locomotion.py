@@ -15,13 +15,14 @@ from pathlib import Path
 
 from experiments.paper import DATASETS
 from experiments.tables import locomotion_table
+from experiments.tuned import make_tuned
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
 from gelato.runs.records import Record, device, merge_records, read_records, record_speed
 from gelato.training.group import describe_settings
 from gelato.training.method import Method
 from gelato.training.plan import make_plan
-from gelato.training.presets import choose_parts, list_methods, make_method
+from gelato.training.presets import choose_parts, list_methods
 from gelato.training.train import train
 
 RESULTS = Path(__file__).parents[2] / "results" / "locomotion.json"
@@ -72,7 +73,8 @@ def main() -> None:
             cloning = replace(parts.cloning, updates=arguments.updates)
             parts = replace(parts, sac=sac, cloning=cloning)
         for group in GROUPS:
-            methods = [make_method(each, parts) for each in group if each in arguments.methods]
+            names = [each for each in group if each in arguments.methods]
+            methods = [make_tuned(each, parts, dataset) for each in names]
             rows = _describe_settings(name, methods, dataset)
             if _there(arguments.results, rows, arguments.seeds):
                 continue

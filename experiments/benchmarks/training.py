@@ -14,9 +14,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from experiments.tuned import make_tuned
 from gelato.data.reference import load
 from gelato.runs.records import record_speed
-from gelato.training.presets import choose_parts, make_method
+from gelato.training.presets import choose_parts
 from gelato.training.train import train
 
 RESULTS = Path(__file__).parents[2] / "results" / "speed.json"
@@ -73,7 +74,7 @@ def seconds(reference: str, seeds: int, updates: int | None) -> float:
         latent = replace(parts.latent, model=model)
         parts = replace(parts, latent=latent, sac=replace(parts.sac, updates=updates))
     with tempfile.TemporaryDirectory() as folder:
-        train(dataset, Path(folder) / "run", make_method("gelato", parts), seeds=seeds)
+        train(dataset, Path(folder) / "run", make_tuned("gelato", parts, dataset), seeds=seeds)
     return time.perf_counter() - start
 
 

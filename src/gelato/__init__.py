@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gelato.policy.encoded_env import EncodedEnv
     from gelato.policy.evaluate import evaluate_policy
     from gelato.report.figures import register_figure
+    from gelato.selection.select import select
     from gelato.training.environment import pessimistic_env
     from gelato.training.method import Method
     from gelato.training.policies import evaluate_run, trained_policies
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         choose_parts,
         make_method,
         register_method,
+        vary_method,
     )
     from gelato.training.train import train
     from gelato.uncertainty.judge import judge_penalties
@@ -65,10 +67,12 @@ __all__ = [
     "register_penalty",
     "register_source",
     "register_task",
+    "select",
     "split",
     "summarise",
     "train",
     "trained_policies",
+    "vary_method",
 ]
 
 # Names are imported on first use, so that workers and `gelato --help` do not wait for JAX.
@@ -88,6 +92,7 @@ _HOMES = {
     "EncodedEnv": "gelato.policy.encoded_env",
     "evaluate_policy": "gelato.policy.evaluate",
     "register_figure": "gelato.report.figures",
+    "select": "gelato.selection.select",
     "pessimistic_env": "gelato.training.environment",
     "Method": "gelato.training.method",
     "Parts": "gelato.training.presets",
@@ -95,6 +100,7 @@ _HOMES = {
     "choose_parts": "gelato.training.presets",
     "make_method": "gelato.training.presets",
     "register_method": "gelato.training.presets",
+    "vary_method": "gelato.training.presets",
     "train": "gelato.training.train",
     "evaluate_run": "gelato.training.policies",
     "trained_policies": "gelato.training.policies",

@@ -14,6 +14,8 @@ MODEL_MEANS = 0
 MODEL_VARIANCES = 1
 # Batches of the ensemble in state space.
 ENSEMBLE_BATCHES = 3
+# Every member's own sample of the data.
+ENSEMBLE_SAMPLES = 2**29 + 1
 # Policies: initial weights, imagined steps, updates, and updates of behaviour cloning.
 INIT = 2**28
 IMAGINE = 2**28 + 1

@@ -1,5 +1,6 @@
 """MOPO's dynamics on the seam of the latent model's."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import equinox as eqx
@@ -12,22 +13,28 @@ from gelato.data.spaces import Continuous
 from gelato.data.transitions import Dataset, Standardiser, Transitions
 from gelato.dynamics.ensemble import (
     EnsembleConfig,
+    EnsembleData,
     LargestDeviation,
     Member,
     StateDynamics,
+    _init,
+    _keep_best,
+    _resample,
     fit_ensemble,
 )
+from gelato.errors import InputError
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP
-from gelato.model.split import split_dataset
+from gelato.model.split import Split, split_dataset
 
 
 @pytest.fixture
 def dynamics() -> StateDynamics:
     unit = Standardiser(np.zeros(1, np.float32), np.ones(1, np.float32))
-    members = eqx.filter_vmap(lambda key: Member(MLP(2, 2 * 2 + 1, (8,), "silu", key=key)))(
-        jax.random.split(jax.random.key(0), 3)
-    )
+    low, high = jnp.full(2, -12.0), jnp.full(2, 1.0)
+    members = eqx.filter_vmap(
+        lambda key: Member(MLP(2, 2 * 2 + 1, (8,), "silu", key=key), low, high)
+    )(jax.random.split(jax.random.key(0), 3))
     scaling = Scaling(unit, unit, Continuous((-1.0,), (1.0,)))
     return StateDynamics(
         members, scaling, jnp.array([-0.5]), jnp.array([0.5]), 2, lambda state: state[0] > 0.5
@@ -54,7 +61,8 @@ def test_the_penalty_is_the_largest_deviation_of_all_members(dynamics: StateDyna
     )
 
 
-def test_an_ensemble_recovers_a_known_system_and_its_best_members_step(tmp_path: Path) -> None:
+@pytest.fixture
+def split() -> Split:
     """`s′ − s = (a, −s₀)/2`, `r = s₀ + 2a`, some noise, and an end where the state was large."""
     rng = np.random.default_rng(0)
     n = 2000
@@ -74,11 +82,29 @@ def test_an_ensemble_recovers_a_known_system_and_its_best_members_step(tmp_path:
         observation_shape=(2,),
         action_space=Continuous((-1.0,), (1.0,)),
     )
-    split = split_dataset(Dataset("mine", None, data), 0.2)
+    return split_dataset(Dataset("mine", None, data), 0.2)
+
+
+_SMALL = EnsembleConfig(
+    members=4, elites=2, hidden=(32, 32), batch_size=128, learning_rate=3e-3, updates=400
+)
+# The recipe of version 0.1.
+_OLD = replace(
+    _SMALL,
+    learning_rate_decay=True,
+    weight_decay=(0.0, 0.0),
+    log_variance=(-12.0, 1.0),
+    bound_weight=0.0,
+    bootstrap=False,
+    by_error=False,
+)
+
+
+@pytest.mark.parametrize("config", [_OLD, _SMALL], ids=["old", "new"])
+def test_an_ensemble_recovers_a_known_system_and_its_best_members_step(
+    split: Split, tmp_path: Path, config: EnsembleConfig
+) -> None:
     scaling = split.scaling
-    config = EnsembleConfig(
-        members=4, elites=2, hidden=(32, 32), batch_size=128, learning_rate=3e-3, updates=400
-    )
     fitted = fit_ensemble(split, tmp_path, seeds=(0,), config=config)
     one = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, fitted)
     held_out = split.held_out
@@ -99,5 +125,64 @@ def test_an_ensemble_recovers_a_known_system_and_its_best_members_step(tmp_path:
     densities = jax.vmap(
         lambda outcome, row: outcome.log_density(jnp.broadcast_to(row, outcome.mean.shape))
     )
-    likelihood = np.asarray(densities(outcomes, jnp.asarray(truth, jnp.float32))).mean(axis=0)
-    assert likelihood[:2].mean() >= likelihood[2:].mean()
+    quality = np.asarray(densities(outcomes, jnp.asarray(truth, jnp.float32))).mean(axis=0)
+    if config.by_error:
+        quality = -errors.mean(axis=(0, 2))
+    assert quality[:2].mean() >= quality[2:].mean()
+
+
+def test_a_fit_ends_when_no_member_improves(split: Split, tmp_path: Path) -> None:
+    config = replace(_SMALL, patience=300, updates=20_000)
+    fit_ensemble(split, tmp_path, seeds=(0,), config=config)
+    rows = (tmp_path / "metrics.csv").read_text().splitlines()
+    last = int(rows[-1].split(",")[0])
+    assert config.patience <= last < config.updates
+
+
+def test_a_seed_that_is_done_keeps_its_best_members(split: Split) -> None:
+    """Other seeds may still improve; what they do changes nothing for this one."""
+    config = replace(_SMALL, patience=300)
+    space = split.train.action_space
+    states = _init(config, 2, space, jnp.array([0]))
+    state = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, states)
+    rows = jnp.zeros((8, 3)), jnp.zeros((8, 4))
+    data = EnsembleData(*rows, rows)
+    for stale, improves in ((299, True), (300, False)):
+        waiting = eqx.tree_at(lambda s: s.stale, state, jnp.array(stale))
+        after, errors = _keep_best(waiting, data, config, 100)
+        assert bool((after.best_losses == errors).all()) == improves
+        assert int(after.stale) == (0 if improves else 400)
+
+
+def test_weight_decay_shrinks_weights_and_trained_bounds_close(
+    split: Split, tmp_path: Path
+) -> None:
+    free = fit_ensemble(split, tmp_path / "free", seeds=(0,), config=_OLD)
+    config = replace(_OLD, weight_decay=(0.01, 0.01), bound_weight=0.1)
+    held = fit_ensemble(split, tmp_path / "held", seeds=(0,), config=config)
+
+    def size(dynamics: StateDynamics) -> float:
+        return sum(float(jnp.sum(x.weight**2)) for x in dynamics.members.network.layers)
+
+    assert size(held) < 0.8 * size(free)
+    np.testing.assert_array_equal(free.members.low, -12)
+    np.testing.assert_array_equal(free.members.high, 1)
+    assert float(jnp.max(held.members.high - held.members.low)) < 13
+
+
+def test_every_member_has_a_fixed_sample_of_the_data() -> None:
+    rows = jnp.broadcast_to(jnp.arange(1000), (1, 3, 1000))
+    key = jax.random.key(0)
+    found = np.asarray(_resample(rows, 1000, key=key))
+    np.testing.assert_array_equal(found[:, :, :7], _resample(rows[:, :, :7], 1000, key=key))
+    for member in found[0]:
+        # A sample of n out of n holds a share of 1 − 1/e of the rows.
+        assert 0.58 < len(np.unique(member)) / 1000 < 0.68
+    assert (found[0, 0] != found[0, 1]).mean() > 0.9
+
+
+def test_bounds_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(InputError, match="the first bound must be the smaller one"):
+        EnsembleConfig(log_variance=(1.0, -12.0))
+    with pytest.raises(InputError, match="must not be negative"):
+        EnsembleConfig(weight_decay=(-1.0, 0.0))

@@ -188,10 +188,23 @@ def test_work_in_another_process_namespace_is_kept_and_that_of_the_dead_removed(
         other.wait()
     deadline = time.monotonic() + 10  # The kernel ends the other namespace soon.
     while partial.exists() and time.monotonic() < deadline:
-        minari_store._remove_stale(store)
+        minari_store.remove_stale()
         time.sleep(0.05)
     assert not partial.exists()
     assert not list(store.glob(".gelato-partial-*"))
+
+
+def test_what_a_finished_import_left_is_removed_by_the_next_command(
+    store: Path, tmp_path: Path
+) -> None:
+    """A process was killed after its dataset was complete, and the repeated command refuses."""
+    import_log(make_log(tmp_path / "log.npz"), "mine/log-v0")
+    leftover = store / ".gelato-partial-0123456789abcdef"
+    leftover.mkdir()
+    (leftover / ".lock").touch()
+    with pytest.raises(InputError, match="exists already"):
+        minari_store.check_id("mine/log-v0")
+    assert not leftover.exists()
 
 
 def test_only_our_own_leftovers_are_removed_from_a_store(store: Path) -> None:
@@ -305,6 +318,15 @@ def test_a_reference_reads_nothing_outside_the_store(
 
 
 # Found in the second round of attacks.
+@pytest.mark.parametrize("name", ["../../victim", "[" * 5000, "aa/-v0", "no-version"])
+def test_a_dataset_with_a_false_id_is_one_line(store: Path, tmp_path: Path, name: str) -> None:
+    import_log(make_log(tmp_path / "log.npz"), "mine/log-v0")
+    path = store / "mine" / "log-v0" / "data" / "metadata.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "dataset_id": name}))
+    with pytest.raises(InputError, match="minari:mine/log-v0: Minari cannot open it"):
+        gelato.load("minari:mine/log-v0")
+
+
 @pytest.mark.parametrize("missing", ["action_space", "observation_space"])
 def test_the_metadata_of_a_dataset_runs_no_program(
     store: Path, tmp_path: Path, missing: str

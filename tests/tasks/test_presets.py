@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.tuned import choose_tuned
 from gelato.data.spaces import Continuous
+from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset, Transitions
 from gelato.model.config import preset
+from gelato.tasks.task import normalise_score
 from gelato.training.presets import choose_parts
 
 VALUES = Path(__file__).parent / "golden" / "presets.json"
@@ -51,9 +54,10 @@ def describe(case: str) -> dict[str, object]:
         parts = choose_parts(dataset, name)
         for part in ("latent", "ensemble", "sac", "cloning", "ppo", "settings"):
             found[f"{name} {part}"] = repr(getattr(parts, part))
-        found[f"{name} score"] = parts.score
+        mean = float(episode_returns(dataset.transitions).mean())
+        found[f"{name} score"] = normalise_score(dataset.environment, mean)
         for fit in (parts.latent, parts.ensemble):
-            choice = parts.weight_for(fit), parts.real_fraction_for(fit)
+            choice = choose_tuned(dataset, fit)
             found[f"{name} {fit.space} weight and fraction"] = list(choice)
     for name in ("default", "paper"):
         found[f"model {name}"] = repr(preset(name, dataset))

@@ -127,24 +127,34 @@ def _gaussian_density(raw: Array, mean: Array, log_std: Array) -> Float[Array, "
 
 
 class Critic(eqx.Module):
-    """`Q(z, a)`. Normalised hidden layers bound the values of unseen actions."""
+    """`Q(z, a)`. `normalised` hidden layers bound the values of unseen actions."""
 
     layers: tuple[Linear, ...]
+    normalised: bool = eqx.field(static=True)
 
     def __init__(
-        self, latent_size: int, action_size: int, hidden: Sequence[int], *, key: PRNGKeyArray
+        self,
+        latent_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        *,
+        normalised: bool = True,
+        key: PRNGKeyArray,
     ) -> None:
         self.layers = linear_layers([latent_size + action_size, *hidden, 1], key=key)
+        self.normalised = normalised
 
     def __call__(
         self, z: Float[Array, " latent"], action: Float[Array, " action"]
     ) -> Float[Array, ""]:
         hidden = jnp.concatenate([z, action])
         for layer in self.layers[:-1]:
-            hidden = jax.nn.relu(_normalise(layer(hidden)))
+            plain = layer(hidden)
+            hidden = jax.nn.relu(normalise(plain) if self.normalised else plain)
         return self.layers[-1](hidden)[0]
 
 
-def _normalise(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+def normalise(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+    """Return a layer's values with mean 0 and deviation 1."""
     centred = x - jnp.mean(x)
     return centred * jax.lax.rsqrt(jnp.mean(centred**2) + 1e-5)

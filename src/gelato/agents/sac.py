@@ -93,6 +93,8 @@ class SAC(AbstractAgent):
     """Steps of an imagined episode."""
     replay: int = 50_000
     """Capacity of the replay buffer, in imagined steps."""
+    critic_norm: bool = False
+    """Whether the hidden layers of the critics are normalised."""
 
     def __post_init__(self) -> None:
         require_positive(self, "hidden", "actor_rate", "critic_rate", "target_rate", "batch_size")
@@ -108,7 +110,9 @@ class SAC(AbstractAgent):
         latent_size, space = view.latent_size, view.action_space
         actor_key, critic_key = jax.random.split(derive_key(key, INIT))
         critics = eqx.filter_vmap(
-            lambda key: Critic(latent_size, space.size, self.hidden, key=key)
+            lambda key: Critic(
+                latent_size, space.size, self.hidden, normalised=self.critic_norm, key=key
+            )
         )(jax.random.split(critic_key, _CRITICS))
         networks = SACNetworks(
             Actor(latent_size, space, self.hidden, key=actor_key),
@@ -181,15 +185,19 @@ class SAC(AbstractAgent):
 
         gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
         change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
-        # The actor's rate falls to zero, so that the last policy does not depend on the last
-        # few batches.
-        decay = 0.5 * (1 + jnp.cos(jnp.pi * state.step / self.updates))
-        slower = self.actor_rate / self.critic_rate * decay
+        slower = self.actor_rate / self.critic_rate * self.compute_actor_decay(state)
         actor_change = jax.tree.map(lambda x: slower * x, change.actor)
         change = eqx.tree_at(lambda a: a.actor, change, actor_change)
         networks = eqx.combine(optax.apply_updates(trainable, change), static)
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return SACState(networks, targets, optimiser, state.replay, state.step + 1), metrics
+
+    def compute_actor_decay(self, state: SACState) -> Float[Array, ""]:
+        """Return the share of the actor's first rate that is left.
+
+        It falls to zero, so that the last policy does not depend on the last few batches.
+        """
+        return 0.5 * (1 + jnp.cos(jnp.pi * state.step / self.updates))
 
     def compute_value_bounds(self, view: View) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the lowest and the highest possible value.

@@ -1,5 +1,6 @@
 """`gelato train`, `evaluate`, `table`, `export`: policies from logged data."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,8 +28,8 @@ def train(
     transitions: int | None = None,
     model: Path | None = None,
     penalty: str | None = None,
-    penalty_weight: float | None = None,
-    real_fraction: float | None = None,
+    penalty_weight: tuple[str, ...] = ("auto",),
+    real_fraction: tuple[float, ...] = (),
     state_noise: float | None = None,
     updates: int | None = None,
     model_updates: int | None = None,
@@ -43,7 +44,9 @@ def train(
     If the command is interrupted, repeat it to resume from the last checkpoint. All seeds train in
     one compiled program, together with methods that use the same model and agent. The real
     environment is used only to measure returns; no training decision depends on it. The report
-    shows the last policy. The policy with the best return is saved as well.
+    shows the last policy. The policy with the best return is saved as well. With
+    `--penalty-weight auto`, the default, a grid of policies is trained, and `gelato select` chooses
+    one of them from the logged data alone.
 
     Args:
         reference: The data.
@@ -57,11 +60,12 @@ def train(
         model: Use the latent model in this folder (from `gelato model fit`). Default: fit a new
             one.
         penalty: Penalty on imagined steps (`gelato uncertainty --help` lists them).
-        penalty_weight: Penalty weight λ: the reward subtracted for a penalty of 1, the value of
-            clearly out-of-distribution pairs. Default: on locomotion tasks chosen from the
-            dataset's score, else 4.
-        real_fraction: Fraction of real data in each batch. Default: 0.05; on locomotion datasets
-            with a high score and in Four Rooms 0.5.
+        penalty_weight: One or more penalty weights λ: the reward subtracted for a penalty of 1, the
+            value of clearly out-of-distribution pairs. All combinations are trained in one program.
+            `auto` trains 0.3, 1, 3, 10 and 30 (0.3, 3 and 30 with `small`) and then selects a
+            policy.
+        real_fraction: One or more fractions of real data in each batch. Default: 0.05 and 0.5 with
+            `auto`, else 0.05.
         state_noise: Noise on imagined states, in standard deviations of the data's states.
             Default: 0.01; 0 in Four Rooms and driving.
         updates: Updates of each policy. Default: 300,000; 30,000 with `small`. Driving tasks use
@@ -97,12 +101,8 @@ def train(
     counts = {"evaluations": evaluations, "episodes": episodes}
     given: dict[str, Any] = {name: value for name, value in counts.items() if value is not None}
     settings = replace(parts.settings, **given)
-    changes = {
-        "penalty": penalty,
-        "penalty_weight": penalty_weight,
-        "real_fraction": real_fraction,
-    }
-    chosen = _choose_methods(method, parts, changes)
+    weights = _read_weights(penalty_weight)
+    chosen = _choose_methods(method, parts, penalty, weights, real_fraction)
     idle = {"model-updates": model_updates, "model": model, "state-noise": state_noise}
     _refuse_unused(idle, chosen)
     records = train_policies(
@@ -115,10 +115,19 @@ def train(
         model=model,
         tensorboard=tensorboard,
     )
-    if json:
-        print_json({"run": str(run), "records": records})
-    else:
+    if not json:
         _print_records(records)
+    verdict = None
+    if weights is None and len(chosen) > 1:
+        from gelato.cli.selection import print_verdict
+        from gelato.selection.select import select as select_policy
+
+        verdict = select_policy([run])
+        if not json:
+            print_verdict(verdict)
+    if json:
+        selection = {} if verdict is None else {"selection": verdict.describe()}
+        print_json({"run": str(run), "records": records, **selection})
 
 
 def methods() -> None:
@@ -145,25 +154,65 @@ def settings(reference: Positional[Ref], preset: Literal["default", "small"] = "
     print_table(("setting", "value", "meaning"), rows)
 
 
+def _read_weights(given: tuple[str, ...]) -> tuple[float, ...] | None:
+    """Read `--penalty-weight`: numbers, or None for `auto`."""
+    if given == ("auto",):
+        return None
+    weights = []
+    for text in given:
+        try:
+            weights.append(float(text))
+        except ValueError as error:
+            raise InputError(
+                f"--penalty-weight: {text!r} is not a number. Give numbers, or auto alone"
+            ) from error
+    return tuple(dict.fromkeys(weights))
+
+
 def _choose_methods(
-    names: tuple[str, ...], parts: "Parts", changes: dict[str, Any]
+    names: tuple[str, ...],
+    parts: "Parts",
+    penalty: str | None,
+    weights: tuple[float, ...] | None,
+    fractions: tuple[float, ...],
 ) -> "list[Method]":
-    """Make the methods and apply the changes. Each change must affect at least one method."""
-    from gelato.training.presets import change_method, make_method
+    """Make the methods and their variants. An option must apply to at least one method.
+
+    Without `weights`, the grid of the parts is trained.
+    """
+    from gelato.training.presets import change_method, make_method, vary_method
 
     chosen = [make_method(name, parts) for name in dict.fromkeys(names)]
-    for option, value in changes.items():
-        if value is None:
-            continue
-        refusals = []
-        for index, method in enumerate(chosen):
-            try:
-                chosen[index] = change_method(method, **{option: value})
-            except InputError as error:
-                refusals.append(error)
-        if len(refusals) == len(chosen):
-            raise refusals[0]
+    if penalty is not None:
+        chosen = _change_all(chosen, lambda method: [change_method(method, penalty)])
+    grid = parts.penalty_weights if weights is None else weights
+    chosen = _change_all(chosen, lambda method: vary_method(method, grid), optional=weights is None)
+    shares = fractions
+    if weights is None and not fractions:
+        shares = parts.real_fractions
+    if shares:
+        chosen = _change_all(
+            chosen,
+            lambda method: vary_method(method, (), tuple(dict.fromkeys(shares))),
+            optional=not fractions,
+        )
     return chosen
+
+
+def _change_all(
+    methods: "list[Method]", change: "Callable[[Method], list[Method]]", optional: bool = False
+) -> "list[Method]":
+    """Change every method that accepts the change; unless it is optional, one must accept it."""
+    found, refusals = [], []
+    for method in methods:
+        try:
+            found += change(method)
+        except InputError as error:
+            refusals.append(error)
+            found.append(method)
+    if len(refusals) == len(methods) and not optional:
+        raise refusals[0]
+    return found
 
 
 def _refuse_unused(options: dict[str, Any], methods: "list[Method]") -> None:
@@ -254,6 +303,7 @@ def evaluate(
     method: str | None = None,
     seed: int | None = None,
     which: Literal["last", "best"] = "last",
+    all: bool = False,
     environment: str | None = None,
     json: bool = False,
     video: Path | None = None,
@@ -265,9 +315,10 @@ def evaluate(
     Args:
         run: The folder of `gelato train`.
         episodes: Episodes per policy.
-        method: Method to evaluate. Default: all methods of the run.
-        seed: Seed to evaluate. Default: all seeds.
+        method: Method to evaluate. Default: the policy that `gelato select` chose, else all.
+        seed: Seed to evaluate. Default: the policy that `gelato select` chose, else all.
         which: The last policies of training, or those with the best return during training.
+        all: Evaluate every policy, also if one was selected.
         environment: Environment to use, such as `Pendulum-v1`. Default: the environment that
             recorded the data.
         json: Print one JSON object instead of a table.
@@ -287,6 +338,8 @@ def evaluate(
     check_file(video)
     if environment is not None:
         check_environment(environment)
+    if not all:
+        method, seed = _use_selected(run, method, seed)
     records = evaluate_run(run, episodes, which, method, seed, environment=environment)
     if video is not None:
         first = trained_policies(run, which, method, seed, environment)[0]
@@ -308,6 +361,20 @@ def evaluate(
     print_table(
         (f"{which} policies, {episodes} episodes", "seed", "return ± 95%", "score", "length"), rows
     )
+
+
+def _use_selected(run: Path, method: str | None, seed: int | None) -> tuple[str | None, int | None]:
+    """Return the selected policy if the user named none and there is one."""
+    from gelato.progress import note
+    from gelato.selection.select import find_selected
+
+    if method is not None or seed is not None:
+        return method, seed
+    chosen = find_selected(run)
+    if chosen is None:
+        return None, None
+    note(f"using the selected policy: {chosen['method']}, seed {chosen['seed']}")
+    return str(chosen["method"]), int(chosen["seed"])
 
 
 def table(
@@ -366,8 +433,9 @@ def export(
     Args:
         run: The folder of `gelato train`.
         onnx: The file to write.
-        method: Method to export. Default: the first method of the run.
-        seed: Seed to export. Default: the first seed.
+        method: Method to export. Default: the policy that `gelato select` chose, else the first
+            method.
+        seed: Seed to export. Default: the policy that `gelato select` chose, else the first seed.
         which: The last policy of training, or the one with the best return during training.
         guard: Include the guard. It needs a latent model in the run.
         prototypes: Data points that the guard searches neighbours among.
@@ -386,6 +454,7 @@ def export(
     if prototypes < 2:
         raise InputError(f"--prototypes {prototypes}: must be at least 2")
     check_file(onnx)
+    method, seed = _use_selected(run, method, seed)
     chosen = trained_policies(run, which, method, seed)[0]
     metadata = {
         "method": chosen.method,

@@ -10,9 +10,6 @@ from typing import Any, get_args, get_type_hints
 
 from gelato.errors import InputError
 
-# These are derived from the data and cannot be set.
-_CHOSEN = ("score", "task")
-
 
 def set_options(parts: Any, options: tuple[str, ...]) -> Any:
     """Apply `NAME=VALUE` options to a dataclass; a dot in NAME goes into a nested dataclass."""
@@ -26,7 +23,7 @@ def set_options(parts: Any, options: tuple[str, ...]) -> Any:
 
 def _set(settings: Any, path: list[str], text: str, option: str) -> Any:
     name, *rest = path
-    names = [each.name for each in fields(settings) if each.name not in _CHOSEN]
+    names = [each.name for each in fields(settings)]
     if name not in names:
         near = get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; choose one of {', '.join(names)}"
@@ -64,7 +61,7 @@ def list_settings(parts: Any, prefix: str = "") -> list[tuple[str, str, str]]:
     rows = []
     for each in fields(parts):
         value, name = getattr(parts, each.name), f"{prefix}{each.name}"
-        if each.name in _CHOSEN or (value is None and each.name == "ppo"):
+        if value is None and each.name == "ppo":
             continue
         if is_dataclass(value):
             rows += list_settings(value, f"{name}.")

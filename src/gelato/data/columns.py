@@ -42,6 +42,7 @@ class Columns:
     timeouts: Column | None = None
     action_space: ActionSpace | None = None
     episode_limit: int | None = None
+    action_probabilities: Column | None = None
 
 
 def assemble(columns: Columns) -> Transitions:
@@ -79,6 +80,7 @@ def assemble(columns: Columns) -> Transitions:
         has_successor=has_successor,
         observation_shape=observation_shape,
         action_space=space,
+        action_probabilities=_probabilities(columns, space),
     )
 
 
@@ -91,6 +93,7 @@ def make_dataset(
     terminals: Recorded | None = None,
     timeouts: Recorded | None = None,
     action_space: ActionSpace | None = None,
+    action_probabilities: Recorded | None = None,
     environment: str | None = None,
     reference: str = "arrays",
 ) -> Dataset:
@@ -99,8 +102,9 @@ def make_dataset(
     `terminals` marks steps that end the task, `timeouts` steps after which the recording stops.
     Without `next_observations`, the successor of a step is the next row. Without an `action_space`,
     integers are discrete actions; other actions have the range [−1, 1], or the range of the data if
-    it is larger. `environment` is the Gymnasium id to evaluate policies in. Errors name the data by
-    `reference`.
+    it is larger. `action_probabilities` holds the probability with which the recording policy chose
+    each action; importance weighting uses it. `environment` is the Gymnasium id to evaluate
+    policies in. Errors name the data by `reference`.
     """
     columns = Columns(
         reference,
@@ -111,6 +115,9 @@ def make_dataset(
         None if terminals is None else np.asarray(terminals),
         None if timeouts is None else np.asarray(timeouts),
         action_space,
+        action_probabilities=None
+        if action_probabilities is None
+        else np.asarray(action_probabilities),
     )
     return Dataset(reference, environment, assemble(columns))
 
@@ -125,7 +132,8 @@ def _check_lengths(columns: Columns) -> None:
         raise InputError(f"{columns.source}: observations has no columns")
     if length == 0:
         raise InputError(f"{columns.source}: observations is empty; the dataset has no transitions")
-    for field in ("actions", "rewards", "next_observations", "terminals", "timeouts"):
+    optional = ("next_observations", "terminals", "timeouts", "action_probabilities")
+    for field in ("actions", "rewards", *optional):
         column = getattr(columns, field)
         if column is not None and (column.ndim == 0 or len(column) != length):
             rows = "no rows" if column.ndim == 0 else f"{len(column)} rows"
@@ -254,6 +262,28 @@ def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpac
             "the range of a file's actions: file:PATH,low=A,high=B"
         )
     return np.clip(values, low, high), space
+
+
+def _probabilities(columns: Columns, space: ActionSpace) -> Num[np.ndarray, " n"] | None:
+    """Check the probabilities of logged actions; densities of continuous ones may exceed 1."""
+    if columns.action_probabilities is None:
+        return None
+    field, source = "action_probabilities", columns.source
+    values = _floats(columns.action_probabilities, source, field).reshape(len(columns.rewards), -1)
+    if values.shape[1] != 1:
+        raise InputError(
+            f"{source}: {field} has {values.shape[1]} values per row; it must have one"
+        )
+    largest = 1.0 + 1e-6 if isinstance(space, Discrete) else np.inf
+    outside = (values[:, 0] <= 0) | (values[:, 0] > largest)
+    if outside.any():
+        row = int(np.argmax(outside))
+        bounds = "above 0 and at most 1" if isinstance(space, Discrete) else "above 0"
+        raise InputError(
+            f"{source}: {field} holds {values[row, 0]:.6g} in row {row}; it must be {bounds}, "
+            "because the recorded action was chosen"
+        )
+    return values[:, 0]
 
 
 def _infer_space(raw: Column, values: Num[np.ndarray, "n action"], source: str) -> ActionSpace:

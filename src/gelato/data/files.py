@@ -30,6 +30,7 @@ FIELD_NAMES = {
     ),
     "terminals": ("terminals", "terminations", "terminated", "terminal", "dones"),
     "timeouts": ("timeouts", "truncations", "truncated", "episode_terminals"),
+    "action_probabilities": ("action_probabilities", "action_probability", "action_prob"),
 }
 FILE_TYPES = (".npz", ".hdf5", ".h5")
 _REQUIRED = ("observations", "actions", "rewards")

@@ -87,6 +87,7 @@ def list_made(recipe: Recipe) -> list[Named]:
 
 def make_named(named: Named, *, workers: int | None = None) -> bool:
     """Generate a named dataset into Minari's store; return False if it exists already."""
+    store.remove_stale()
     if store.exists(named.dataset_id):
         return False
     recipe = named.recipe

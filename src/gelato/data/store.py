@@ -74,6 +74,7 @@ def check_id(name: str) -> str:
             f"{name!r} is not a Minari id; use letters, digits, - and _, and at least two "
             "characters before a /, such as mine/log-v0"
         )
+    remove_stale()
     if exists(versioned):
         raise InputError(
             f"minari:{versioned} exists already; choose another name or a higher version"
@@ -319,7 +320,9 @@ def _open(dataset_id: str, *, download: bool) -> minari.MinariDataset:
         if not data.exists():
             raise InputError(f"minari:{dataset_id}: not in the local store {store_root()}")
         _check_metadata(data, f"minari:{dataset_id}")
-        return minari.MinariDataset(data)
+        dataset = minari.MinariDataset(data)
+        _ = dataset.spec  # Minari checks the id of the dataset here.
+        return dataset
     except (InputError, MemoryError):
         raise
     except Exception as error:  # Minari raises many kinds of exceptions for a damaged dataset.
@@ -393,7 +396,7 @@ def _open_partial() -> Iterator[Path]:
     """Yield a hidden folder of the store that is locked until the block ends; then remove it."""
     root = store_root()
     warn_without_locks(root)
-    _remove_stale(root)
+    remove_stale()
     with ExitStack() as stack:
         locked = False
         while not locked:
@@ -408,11 +411,12 @@ def _open_partial() -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _remove_stale(root: Path) -> None:
+def remove_stale() -> None:
     """Remove the hidden folders of killed processes. A living process holds a lock on its own.
 
     Locks also work between containers, where the numbers of processes mean nothing.
     """
+    root = store_root()
     if not has_locks(root):
         return
     for folder in root.iterdir():

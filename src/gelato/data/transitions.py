@@ -35,6 +35,8 @@ class Transitions(eqx.Module):
     has_successor: Bool[Rows, " n"]
     observation_shape: tuple[int, ...] = eqx.field(static=True)
     action_space: ActionSpace = eqx.field(static=True)
+    action_probabilities: Float[Rows, " n"] | None = None
+    """Probability of each logged action under the policy that chose it; a density if continuous."""
 
     def __len__(self) -> int:
         return len(self.rewards)

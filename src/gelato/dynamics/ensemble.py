@@ -2,8 +2,8 @@
 
     (s′ − s, r) ~ N(μᵢ(s, a), σᵢ²(s, a)),  i a random elite at every step
 
-Members are fitted by likelihood. The elites are those that predict held-out episodes best. MOPO's
-penalty is the largest σ.
+Members are fitted by likelihood, each to its own sample of the data. The elites are those that
+predict held-out episodes best. MOPO's penalty is the largest σ.
 """
 
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ from gelato.model.gaussian import Gaussian
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP
 from gelato.model.split import Split
-from gelato.random_streams import ENSEMBLE_BATCHES, ENSEMBLE_WEIGHTS
+from gelato.random_streams import ENSEMBLE_BATCHES, ENSEMBLE_SAMPLES, ENSEMBLE_WEIGHTS
 from gelato.runs.folder import Run, open_run
-from gelato.runs.loop import finish, run_blocks
+from gelato.runs.loop import Metrics, finish, run_blocks
 from gelato.tasks.task import Rule, find_termination_rule
 from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty
 from gelato.uncertainty.calibration import SAMPLE, calibrate_on
@@ -47,8 +47,8 @@ from gelato.uncertainty.penalty import NO_EXCLUSION, AbstractPenalty, Scalar
 from gelato.uncertainty.registry import register_penalty
 
 _HELD_OUT_ROWS = 4096
-# Soft bounds on log σ², as in PETS and MOPO.
-_LOG_VARIANCE = (-12.0, 1.0)
+# A smaller improvement of the held-out error does not count.
+_IMPROVEMENT = 0.01
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,23 @@ class EnsembleConfig:
     batch_size: int = 256
     """Transitions per update and network."""
     learning_rate: float = 1e-3
-    """Initial learning rate. It decays to 1% on a cosine schedule."""
-    weight_decay: float = 5e-5
-    """Weight decay of AdamW."""
-    updates: int = 60_000
-    """Total number of updates."""
+    """Learning rate of Adam, at the start if it decays."""
+    learning_rate_decay: bool = False
+    """Whether the learning rate decays to 1% along a cosine."""
+    weight_decay: tuple[float, float] = (1.25e-5, 5e-5)
+    """Factors of `½‖W‖²` in the loss for the first and the last layer, linear between them."""
+    log_variance: tuple[float, float] = (-10.0, 0.5)
+    """Soft bounds on log σ². If they are trained, these are the first values."""
+    bound_weight: float = 0.005
+    """Factor of the distance between these bounds in the loss, which trains them; 0: fixed."""
+    bootstrap: bool = True
+    """Whether every network has its own sample of the data, drawn with replacement."""
+    by_error: bool = True
+    """Whether held-out squared error selects weights and elites; otherwise likelihood does."""
+    patience: int = 20_000
+    """A fit ends after so many updates in which no network improves; 0: never."""
+    updates: int = 300_000
+    """Largest number of updates."""
 
     def __post_init__(self) -> None:
         require_positive(self, "members", "elites", "hidden", "batch_size", "learning_rate")
@@ -77,19 +89,30 @@ class EnsembleConfig:
             raise InputError(
                 f"elites={self.elites}: must be at most the number of members, {self.members}"
             )
+        low, high = self.log_variance
+        if not low < high:
+            raise InputError(
+                f"the ensemble's log_variance is {self.log_variance}; the first bound must be the "
+                "smaller one"
+            )
+        if min(*self.weight_decay, self.bound_weight, self.patience) < 0:
+            raise InputError(
+                "the ensemble's weight_decay, bound_weight and patience must not be negative"
+            )
 
 
 class Member(eqx.Module):
     """One network: `(s, a) ↦ N(μ, σ²)` for state change and reward, and a termination logit."""
 
     network: MLP
+    low: Float[Array, "*batch target"]
+    high: Float[Array, "*batch target"]
 
     def __call__(self, pair: Float[Array, " pair"]) -> tuple[Gaussian, Float[Array, ""]]:
         *_, end = out = self.network(pair)
         mean, raw = jnp.split(out[:-1], 2)
-        low, high = _LOG_VARIANCE
-        log_variance = high - jax.nn.softplus(high - raw)
-        log_variance = low + jax.nn.softplus(log_variance - low)
+        log_variance = self.high - jax.nn.softplus(self.high - raw)
+        log_variance = self.low + jax.nn.softplus(log_variance - self.low)
         return Gaussian(mean, jnp.exp(log_variance)), end
 
 
@@ -147,6 +170,7 @@ class EnsembleState(eqx.Module):
     step: Int[Array, "*seeds"]
     best: Member
     best_losses: Float[Array, "*seeds members"]
+    stale: Int[Array, "*seeds"]
 
 
 class EnsembleData(eqx.Module):
@@ -204,14 +228,18 @@ def _make_pairs(
 def _init(
     config: EnsembleConfig, state_size: int, space: ActionSpace, seeds: Int[Array, " seeds"]
 ) -> EnsembleState:
-    sizes = (state_size + space.size, 2 * (state_size + 1) + 1)
+    targets = state_size + 1
+    sizes = (state_size + space.size, 2 * targets + 1)
 
     def one(seed: Int[Array, ""]) -> EnsembleState:
         key = jax.random.fold_in(jax.random.key(seed), ENSEMBLE_WEIGHTS)
         keys = jax.random.split(key, config.members)
-        members = eqx.filter_vmap(lambda key: Member(MLP(*sizes, config.hidden, "silu", key=key)))(
-            keys
-        )
+
+        def make(key: PRNGKeyArray) -> Member:
+            low, high = (jnp.full(targets, bound) for bound in config.log_variance)
+            return Member(MLP(*sizes, config.hidden, "silu", key=key), low, high)
+
+        members = eqx.filter_vmap(make)(keys)
         optimiser = _optimiser(config).init(eqx.filter(members, eqx.is_array))
         return EnsembleState(
             members,
@@ -219,6 +247,7 @@ def _init(
             jnp.zeros((), jnp.int32),
             members,
             jnp.full(config.members, jnp.inf, jnp.float32),
+            jnp.zeros((), jnp.int32),
         )
 
     return copy_arrays(eqx.filter_vmap(one)(seeds))
@@ -235,8 +264,14 @@ def _fit(
     constants = (data, jnp.array(seeds))
 
     def block(state: EnsembleState, updates: int) -> tuple[EnsembleState, dict[str, np.ndarray]]:
-        state, loss, held_out = _block(constants, state, config=config, updates=updates)
-        return state, {"loss": np.asarray(loss), "held_out": np.asarray(held_out)}
+        state, *measured = _block(constants, state, config=config, updates=updates)
+        names = ("loss", "held_out", "stale")
+        return state, {
+            name: np.asarray(x) for name, x in zip(names, (*measured, state.stale), strict=True)
+        }
+
+    def is_done(metrics: Metrics) -> bool:
+        return bool(config.patience) and bool((metrics["stale"] >= config.patience).all())
 
     return run_blocks(
         folder,
@@ -247,6 +282,7 @@ def _fit(
         length=min(1_000, max(100, config.updates // 40)),
         title=f"fitting the ensemble of {reference}",
         status=lambda metrics: f"held-out loss {metrics['held_out'].mean():.3f}",
+        is_done=is_done,
     )
 
 
@@ -263,43 +299,106 @@ def _block(
 
     def one(state: EnsembleState, seed: Int[Array, ""]) -> tuple[EnsembleState, Array, Array]:
         key = jax.random.fold_in(jax.random.key(seed), ENSEMBLE_BATCHES)
+        sample_key = jax.random.fold_in(jax.random.key(seed), ENSEMBLE_SAMPLES)
+        count = len(data.inputs)
 
         def draw(step: Int[Array, ""]) -> Int[Array, "members rows"]:
             shape = (config.members, config.batch_size)
-            return jax.random.randint(jax.random.fold_in(key, step), shape, 0, len(data.inputs))
+            return jax.random.randint(jax.random.fold_in(key, step), shape, 0, count)
 
         def update(state: EnsembleState, rows: Array) -> tuple[EnsembleState, Float[Array, ""]]:
             trainable, static = eqx.partition(state.members, eqx.is_array)
 
             def loss(trainable: Member) -> Float[Array, ""]:
                 members = eqx.combine(trainable, static)
-                return jnp.sum(_compute_losses(members, data.inputs[rows], data.targets[rows]))
+                if not config.bound_weight:
+                    bounds = jax.lax.stop_gradient((members.low, members.high))
+                    members = eqx.tree_at(lambda m: (m.low, m.high), members, bounds)
+                fit = jnp.sum(_compute_losses(members, data.inputs[rows], data.targets[rows]))
+                return fit + _regularise(members, config)
 
             value, gradient = jax.value_and_grad(loss)(trainable)
             change, optimiser = _optimiser(config).update(gradient, state.optimiser, trainable)
             members = eqx.combine(optax.apply_updates(trainable, change), static)
-            new = EnsembleState(members, optimiser, state.step + 1, state.best, state.best_losses)
+            new = eqx.tree_at(
+                lambda s: (s.members, s.optimiser, s.step),
+                state,
+                (members, optimiser, state.step + 1),
+            )
             return new, value / config.members
 
-        state, losses = jax.lax.scan(
-            update, state, jax.vmap(draw)(state.step + jnp.arange(updates))
-        )
-        pairs, targets = (jnp.broadcast_to(x, (config.members, *x.shape)) for x in data.held_out)
-        held_out = _compute_losses(state.members, pairs, targets)
-        better = held_out < state.best_losses
-        best = jax.tree.map(
-            lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),
-            state.members,
-            state.best,
-        )
-        state = eqx.tree_at(
-            lambda s: (s.best, s.best_losses),
-            state,
-            (best, jnp.minimum(held_out, state.best_losses)),
-        )
+        draws = jax.vmap(draw)(state.step + jnp.arange(updates))
+        if config.bootstrap:
+            draws = _resample(draws, count, key=sample_key)
+        state, losses = jax.lax.scan(update, state, draws)
+        state, held_out = _keep_best(state, data, config, updates)
         return state, jnp.mean(losses), jnp.mean(held_out)
 
     return eqx.filter_vmap(one)(state, seeds)
+
+
+def _resample(
+    drawn: Int[Array, "updates members rows"], count: int, *, key: PRNGKeyArray
+) -> Int[Array, "updates members rows"]:
+    """Replace every row by that of its member's own sample, which has as many rows as the data."""
+
+    def one(member: Int[Array, ""], row: Int[Array, ""]) -> Int[Array, ""]:
+        own = jax.random.fold_in(jax.random.fold_in(key, member), row)
+        return jax.random.randint(own, (), 0, count)
+
+    members = jnp.broadcast_to(jnp.arange(drawn.shape[1])[:, None], drawn.shape)
+    flat = jax.vmap(one)(members.ravel(), drawn.ravel())
+    return flat.reshape(drawn.shape)
+
+
+def _regularise(members: Member, config: EnsembleConfig) -> Float[Array, ""]:
+    """Return the weight decay of all members and the cost of their bounds."""
+    total = config.bound_weight * jnp.sum(members.high - members.low) / config.members
+    layers = members.network.layers
+    first, last = config.weight_decay
+    for layer, factor in zip(layers, np.linspace(first, last, len(layers)), strict=True):
+        total += 0.5 * float(factor) * jnp.sum(layer.weight**2)
+    return total
+
+
+def _keep_best(
+    state: EnsembleState, data: EnsembleData, config: EnsembleConfig, updates: int
+) -> tuple[EnsembleState, Float[Array, " members"]]:
+    """Keep every member's best weights so far; return its held-out loss or error."""
+    pairs, targets = (jnp.broadcast_to(x, (config.members, *x.shape)) for x in data.held_out)
+    if config.by_error:
+        held_out = _compute_errors(state.members, pairs, targets)
+        better = held_out < (1 - _IMPROVEMENT) * state.best_losses
+    else:
+        held_out = _compute_losses(state.members, pairs, targets)
+        better = held_out < state.best_losses
+    if config.patience:
+        # A seed that is done does not depend on how long the others take.
+        better &= state.stale < config.patience
+    best = jax.tree.map(
+        lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+        state.members,
+        state.best,
+    )
+    losses = jnp.where(better, held_out, state.best_losses)
+    stale = jnp.where(jnp.any(better), 0, state.stale + updates)
+    state = eqx.tree_at(lambda s: (s.best, s.best_losses, s.stale), state, (best, losses, stale))
+    return state, held_out
+
+
+def _compute_errors(
+    members: Member,
+    pairs: Float[Array, "members n pair"],
+    targets: Float[Array, "members n target"],
+) -> Float[Array, " members"]:
+    """Return every member's mean squared error of state change and reward."""
+
+    def one(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
+        return jnp.mean((member(pair)[0].mean - target[:-1]) ** 2)
+
+    return jnp.mean(
+        eqx.filter_vmap(jax.vmap(one, in_axes=(None, 0, 0)))(members, pairs, targets), axis=1
+    )
 
 
 def _compute_losses(
@@ -321,8 +420,10 @@ def _compute_losses(
 
 
 def _optimiser(config: EnsembleConfig) -> optax.GradientTransformation:
-    rate = optax.cosine_decay_schedule(config.learning_rate, config.updates, alpha=0.01)
-    return fuse_small_arrays(optax.adamw(rate, weight_decay=config.weight_decay))
+    rate: float | optax.Schedule = config.learning_rate
+    if config.learning_rate_decay:
+        rate = optax.cosine_decay_schedule(config.learning_rate, config.updates, alpha=0.01)
+    return fuse_small_arrays(optax.adam(rate))
 
 
 def _take_members(members: Member, chosen: Int[Array, "seeds members"]) -> Member:

@@ -30,6 +30,11 @@ class AbstractDynamics(eqx.Module):
     def encode(self, state: Float[Array, " state"]) -> Latent:
         """Encode a normalised state as the policy's input."""
 
+    def decode(self, latent: Latent, *, key: PRNGKeyArray) -> Float[Array, " state"]:
+        """Return the normalised state that a latent state stands for."""
+        del key
+        return latent
+
     @abstractmethod
     def embed(self, latent: Latent, action: Action) -> Embedded:
         """Return the state-action that penalties judge."""

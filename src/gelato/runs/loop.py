@@ -38,6 +38,7 @@ def run_blocks(
     after: Callable[[State, int], Metrics] | None = None,
     status: Callable[[Metrics], str] | None = None,
     mirror: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
+    is_done: Callable[[Metrics], bool] | None = None,
 ) -> State:
     """Run blocks of `length` updates until `total`, from the last checkpoint if there is one.
 
@@ -45,6 +46,7 @@ def run_blocks(
     is given, it is the step of `state`, and no checkpoint is read. `block` returns the new state
     and its metrics, arrays with one entry per label. `labels` are the columns that identify a row
     (method, seed). `after` adds metrics at the end of a block, and `mirror` receives the rows.
+    Training ends before `total` if `is_done` says so of a block's metrics.
     """
     step = first if start is None else start
     if start is None:
@@ -72,6 +74,8 @@ def run_blocks(
             if mirror is not None:
                 mirror(rows)
             advance(updates, status=status(metrics) if status else "")
+            if is_done is not None and is_done(metrics):
+                break
             if step < total and (interrupted() or time.monotonic() - saved > CHECKPOINT_SECONDS):
                 _stop_if_broken(folder, state, finite, step)
                 folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))

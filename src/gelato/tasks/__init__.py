@@ -4,7 +4,6 @@ from gelato.tasks import driving, four_rooms, locomotion
 from gelato.tasks.environments import check_environment, make_environment
 from gelato.tasks.task import (
     AbstractSimulator,
-    PenaltyWeights,
     Task,
     find_task,
     list_tasks,
@@ -13,7 +12,6 @@ from gelato.tasks.task import (
 
 __all__ = [
     "AbstractSimulator",
-    "PenaltyWeights",
     "Task",
     "check_environment",
     "driving",

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float, Int, Num, UInt8
 
-from gelato.tasks.task import AbstractSimulator, PenaltyWeights, Task, register_task
+from gelato.tasks.task import AbstractSimulator, Task, register_task
 
 # The first row is at the top, and `#` is impassable. A room has 7×7 cells around a 3×3 obstacle.
 # Four doors connect the rooms.
@@ -287,6 +287,5 @@ FOUR_ROOMS_GOAL = register_task(
             "small": {},
             "paper": {"model": {"latent_size": 2}},
         },
-        penalty_weights=(PenaltyWeights(latent_real_fraction=0.5),),
     )
 )

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Num
 
 from gelato.tasks.environments import make_environment, silence_mujoco
-from gelato.tasks.task import AbstractSimulator, PenaltyWeights, Rule, Task, register_task
+from gelato.tasks.task import AbstractSimulator, Rule, Task, register_task
 
 # Gymnasium clips the velocities of Hopper and Walker2d in the observation, so the simulator cannot
 # be put into a state at the bound.
@@ -88,7 +88,6 @@ def _make_task(
     returns: tuple[float, float],
     rule: Rule,
     state_size: int,
-    poor_weight: float,
     **others: Any,
 ) -> Task:
     clips_velocities = name != "halfcheetah"
@@ -109,13 +108,6 @@ def _make_task(
         drawing_help=(
             "without a display install EGL or OSMesa and set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
         ),
-        # λ is small on poor data, where the policy should leave the data, and large on good data.
-        # Methods with a model of states were tuned separately (docs/research/locomotion.md).
-        penalty_weights=(
-            PenaltyWeights(latent_weight=poor_weight, state_weight=poor_weight),
-            PenaltyWeights(10.0, 10.0, 10.0, 0.5, 0.05),
-            PenaltyWeights(50.0, 30.0, 10.0, 0.5, 0.5),
-        ),
         **others,
     )
 
@@ -132,11 +124,10 @@ LOCOMOTION_TASKS = (
         (-20.272305, 3234.3),
         has_hopper_fallen,
         11,
-        poor_weight=1.0,
         presets=_HOPPER_PRESETS,
     ),
-    _make_task("walker2d", "Walker2d", (1.629008, 4592.3), has_walker2d_fallen, 17, 0.3),
-    _make_task("halfcheetah", "HalfCheetah", (-280.178953, 12135.0), never_ends, 17, 0.3),
+    _make_task("walker2d", "Walker2d", (1.629008, 4592.3), has_walker2d_fallen, 17),
+    _make_task("halfcheetah", "HalfCheetah", (-280.178953, 12135.0), never_ends, 17),
 )
 
 for _task in LOCOMOTION_TASKS:

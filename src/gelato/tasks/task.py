@@ -9,7 +9,6 @@ An environment without a task works too. It gets the general presets, no normali
 termination model and no simulator whose state can be set.
 """
 
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -43,21 +42,6 @@ class AbstractSimulator(ABC):
         self, state: Float[np.ndarray, " state"], action: Num[np.ndarray, " *action"]
     ) -> Float[np.ndarray, " state"]:
         """Return the expected next observation, or NaN if the state is impossible."""
-
-
-@dataclass(frozen=True)
-class PenaltyWeights:
-    """Penalty weights λ and real fractions for datasets with a normalised score ≥ `score`.
-
-    `latent_...` applies to methods with a latent model, `state_...` to methods with a model of
-    states. A task without reference returns uses its first row.
-    """
-
-    score: float = -math.inf
-    latent_weight: float = 4.0
-    state_weight: float = 4.0
-    latent_real_fraction: float = 0.05
-    state_real_fraction: float = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +93,6 @@ class Task:
     """
     batch_fraction: float | None = None
     """Largest fraction of a tiny dataset in one batch of the model's fit."""
-    penalty_weights: tuple[PenaltyWeights, ...] = (PenaltyWeights(),)
-    """Penalty weights by the dataset's score, lowest score first."""
 
     @property
     def environment(self) -> str:
@@ -127,14 +109,6 @@ class Task:
             return None
         random, expert = self.reference_returns
         return 100 * (mean_return - random) / (expert - random)
-
-    def choose_penalty_weights(self, score: float | None) -> PenaltyWeights:
-        """Return the weights for a dataset with this normalised score."""
-        chosen = self.penalty_weights[0]
-        for weights in self.penalty_weights:
-            if score is not None and score >= weights.score:
-                chosen = weights
-        return chosen
 
 
 _TASKS: dict[str, Task] = {}
@@ -243,7 +217,6 @@ def _check_task(task: Task) -> None:
         returns is None or (len(returns) == 2 and returns[0] < returns[1]),
         "reference_returns must be (random, expert), with random < expert",
     )
-    require(task.penalty_weights, "penalty_weights needs at least one row")
     for preset, parts in task.presets.items():
         require(preset in PRESETS, f"preset {preset!r} is not one of {', '.join(PRESETS)}")
         for part, changes in parts.items():

@@ -10,8 +10,10 @@ from gelato.training.presets import (
     change_method,
     choose_parts,
     list_methods,
+    make_grid,
     make_method,
     register_method,
+    vary_method,
 )
 from gelato.training.program import Population, init_policies, train_block
 
@@ -30,9 +32,11 @@ __all__ = [
     "init_policies",
     "judge_policies",
     "list_methods",
+    "make_grid",
     "make_method",
     "make_plan",
     "register_method",
     "train_block",
     "trained_policies",
+    "vary_method",
 ]

@@ -1,6 +1,7 @@
 """A method: an immutable object with a fit, penalty, agent, penalty weight and real fraction."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
@@ -98,6 +99,18 @@ class Method:
         }
 
 
+def name_variant(name: str, penalty_weight: float | None, real_fraction: float | None) -> str:
+    """Name a variant of a method by what varies, such as `gelato λ=3 real=50%`."""
+    weight = "" if penalty_weight is None else f" λ={penalty_weight:g}"
+    fraction = "" if real_fraction is None else f" real={100 * real_fraction:g}%"
+    return f"{name}{weight}{fraction}"
+
+
+def find_family(name: str) -> str:
+    """Return the name of a method without what `name_variant` added."""
+    return re.sub(r"( λ=[^ ]+)?( real=[^ ]+%)?$", "", name)
+
+
 def describe_value(value: object) -> object:
     """Turn a configuration value into plain JSON: dataclasses become dictionaries with a type."""
     if is_dataclass(value):
@@ -145,7 +158,7 @@ class Group:
     @property
     def name(self) -> str:
         """The name of the folder that holds the group's policies."""
-        return self.methods[0].name
+        return find_family(self.methods[0].name)
 
 
 def group_methods(methods: Sequence[Method]) -> list[Group]:

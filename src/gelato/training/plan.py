@@ -17,7 +17,7 @@ from gelato.model.training import FittedModel, load_model
 from gelato.policy.evaluate import find_environment
 from gelato.runs.folder import list_seeds
 from gelato.training.method import Group, Method, describe_value, group_methods
-from gelato.training.presets import Parts, PresetName, TrainSettings, choose_parts, make_method
+from gelato.training.presets import Parts, PresetName, TrainSettings, choose_parts, make_grid
 
 MethodLike = str | Method
 
@@ -116,9 +116,9 @@ def make_plan(
 
 def _choose_methods(methods: MethodLike | Sequence[MethodLike], parts: Parts) -> tuple[Method, ...]:
     given = [methods] if isinstance(methods, str | Method) else list(methods)
-    chosen = []
+    chosen: list[Method] = []
     for method in given:
-        chosen.append(make_method(method, parts) if isinstance(method, str) else method)
+        chosen += make_grid(method, parts) if isinstance(method, str) else [method]
     names = [method.name for method in chosen]
     if not names or len(set(names)) < len(names):
         raise InputError(

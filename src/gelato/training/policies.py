@@ -13,6 +13,7 @@ from gelato.progress import note, progress
 from gelato.runs.folder import Run
 from gelato.runs.records import Record, read_records
 from gelato.tasks.task import normalise_score
+from gelato.training.method import find_family
 
 Which = Literal["last", "best"]
 
@@ -37,6 +38,8 @@ def trained_policies(
 ) -> list[TrainedPolicy]:
     """Read the policies of a training run: all, or those of one method or seed.
 
+    A method's name without λ and fraction of real data stands for all its variants.
+
     `environment` replaces the environment that recorded the data.
     """
     folder = find_training(run)
@@ -54,7 +57,10 @@ def trained_policies(
         labels = []
         for name in inner["methods"]:
             labels += [(name, number) for number in inner["seeds"]]
-        chosen = [method in (None, name) and seed in (None, number) for name, number in labels]
+        chosen = []
+        for name, number in labels:
+            named = method in (None, name, find_family(name))
+            chosen.append(named and seed in (None, number))
         if not any(chosen):
             continue
         if which == "best" and Run(group).has("last") and not Run(group).has("best"):

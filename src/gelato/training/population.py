@@ -56,40 +56,25 @@ def build_population(
         starts.append(z[chosen])
         initial.append(encode_states(dynamics, first_states))
     weights = np.array([method.penalty_weight for method in methods], np.float32)
-    penalties = _build_penalties(fitted, methods, len(seeds), settings)
+    distinct, penalty_of = list_penalties(methods)
+    penalties = _build_penalties(fitted, distinct, len(seeds), settings)
     return Population(
         dynamics=None if fitted is None else stack(fitted.dynamics),
         logged=jnp.stack(logged),
         starts=jnp.stack(starts),
         initial=jnp.stack(initial),
-        penalties=_store_scales(folder, methods, penalties),
+        penalties=_store_scales(folder, methods, penalties, penalty_of),
         weights=jnp.asarray(weights),
         real_fractions=jnp.array([method.real_fraction for method in methods]),
         reward_range=jnp.stack([rewards.min(), rewards.max()]),
         seeds=jnp.array(seeds),
         action_space=transitions.action_space,
+        penalty_of=penalty_of,
     )
 
 
-def _build_penalties(
-    fitted: AbstractFitted | None,
-    methods: Sequence[Method],
-    seeds: int,
-    settings: PenaltySettings,
-) -> tuple[AbstractPenalty, ...]:
-    """Build one penalty per method, its arrays stacked by seed."""
-    if fitted is None:
-        return (Nothing(),) * len(methods)
-    distinct, places = list_penalties(methods)
-    by_seed = []
-    with working("embedding the data and calibrating penalties"):
-        for index in range(seeds):
-            by_seed.append(fitted.build_penalties(index, distinct, settings))
-    return tuple(stack([built[place] for built in by_seed]) for place in places)
-
-
 def list_penalties(methods: Sequence[Method]) -> tuple[list[Penalty], tuple[int, ...]]:
-    """List the distinct penalties, each built once, and the place of each method's penalty.
+    """List the distinct penalties, and the place of each method's penalty in the list.
 
     Names are compared as text and penalty objects by identity, because they may hold arrays.
     """
@@ -109,23 +94,43 @@ def _is_same(one: Penalty, other: Penalty) -> bool:
     return one is other
 
 
+def _build_penalties(
+    fitted: AbstractFitted | None,
+    distinct: Sequence[Penalty],
+    seeds: int,
+    settings: PenaltySettings,
+) -> tuple[AbstractPenalty, ...]:
+    """Build every distinct penalty once, its arrays stacked by seed."""
+    if fitted is None:
+        return (Nothing(),) * len(distinct)
+    by_seed = []
+    with working("embedding the data and calibrating penalties"):
+        for index in range(seeds):
+            by_seed.append(fitted.build_penalties(index, distinct, settings))
+    return tuple(stack(built) for built in zip(*by_seed, strict=True))
+
+
 def _store_scales(
-    folder: Run, methods: Sequence[Method], penalties: tuple[AbstractPenalty, ...]
+    folder: Run,
+    methods: Sequence[Method],
+    penalties: tuple[AbstractPenalty, ...],
+    penalty_of: tuple[int, ...],
 ) -> tuple[AbstractPenalty, ...]:
     """Store the penalties' scales in the run once; return the penalties with the stored scales."""
     scales = {}
-    for method, penalty in zip(methods, penalties, strict=True):
+    for method, place in zip(methods, penalty_of, strict=True):
+        penalty = penalties[place]
         if isinstance(penalty, Calibrated):
             level, unit = np.asarray(penalty.scale.level), np.asarray(penalty.scale.unit)
             scales[method.name] = {"level": level.tolist(), "unit": unit.tolist()}
     stored = folder.record("calibration", scales)
-    found = []
-    for method, penalty in zip(methods, penalties, strict=True):
+    found = list(penalties)
+    for method, place in zip(methods, penalty_of, strict=True):
+        penalty = penalties[place]
         if isinstance(penalty, Calibrated):
             scale = stored[method.name]
             values = [jnp.asarray(scale["level"]), jnp.asarray(scale["unit"])]
-            penalty = eqx.tree_at(lambda p: (p.scale.level, p.scale.unit), penalty, values)
-        found.append(penalty)
+            found[place] = eqx.tree_at(lambda p: (p.scale.level, p.scale.unit), penalty, values)
     return tuple(found)
 
 

@@ -3,7 +3,7 @@
 `default` has the settings of our published tables. `small` ends within minutes on a laptop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -11,21 +11,24 @@ from gelato.agents.agent import AbstractAgent
 from gelato.agents.cloning import Cloning
 from gelato.agents.ppo import PPO
 from gelato.agents.sac import SAC
-from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
 from gelato.dynamics.fit import AbstractFit, PenaltySettings
 from gelato.dynamics.latent import LatentFit
 from gelato.errors import InputError, require_positive
 from gelato.model.config import ModelConfig, preset
-from gelato.tasks.task import Config, PenaltyWeights, Settings, Task, change_settings, find_task
-from gelato.training.method import Method
+from gelato.tasks.task import Config, Settings, Task, change_settings, find_task
+from gelato.training.method import Method, name_variant
 from gelato.uncertainty.build import Penalty
 
 PresetName = Literal["default", "small"]
-# λ for data without a task. A calibrated penalty is 0 on the data and 1 on out-of-distribution
-# pairs, so one λ serves every penalty.
-DEFAULT_WEIGHT = PenaltyWeights().latent_weight
+# The grid that `auto` trains. A calibrated penalty is 0 on the data and 1 on out-of-distribution
+# pairs, so one grid serves every penalty and every task.
+GRID_WEIGHTS = (0.3, 1.0, 3.0, 10.0, 30.0)
+GRID_FRACTIONS = (0.05, 0.5)
+_SMALL_WEIGHTS, _SMALL_FRACTIONS = (0.3, 3.0, 30.0), (0.05,)
+# λ and fraction of real data of a method that is made alone: the middle of the grid.
+DEFAULT_WEIGHT, DEFAULT_FRACTION = 3.0, 0.05
 _STATE_NOISE = 0.01
 # Changes of the preset `small`, for tasks without their own `small` preset.
 _SMALL: dict[str, Settings] = {
@@ -53,12 +56,14 @@ class TrainSettings:
     points: int = 100_000
     """Number of transitions to search for neighbours, spread evenly over the data."""
     evaluations: int = 10
-    """Evaluations in the real environment during training."""
+    """Evaluations in the real environment during training; 0 trains without returns."""
     episodes: int = 10
     """Episodes per evaluation."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "neighbours", "points", "evaluations", "episodes")
+        require_positive(self, "neighbours", "points", "episodes")
+        if self.evaluations < 0:
+            raise InputError(f"evaluations={self.evaluations}: must be at least 0")
 
     @property
     def penalties(self) -> PenaltySettings:
@@ -76,33 +81,15 @@ class Parts:
     cloning: Cloning
     ppo: PPO | None = None
     settings: TrainSettings = TrainSettings()
-    score: float | None = None
-    """Normalised score of the data; None without reference returns."""
-    task: Task | None = None
-    """The task of the data, if one is registered."""
+    penalty_weights: tuple[float, ...] = GRID_WEIGHTS
+    """Penalty weights λ that `auto` trains with."""
+    real_fractions: tuple[float, ...] = GRID_FRACTIONS
+    """Fractions of real data that `auto` trains with."""
 
     @property
     def imagining(self) -> AbstractAgent:
         """The agent for methods with a model: PPO if the task's preset has PPO, else SAC."""
         return self.sac if self.ppo is None else self.ppo
-
-    def weight_for(self, fit: AbstractFit) -> float:
-        """Choose λ from the normalised score of the data."""
-        weights = self._penalty_weights
-        return weights.latent_weight if fit.space == "latent" else weights.state_weight
-
-    def real_fraction_for(self, fit: AbstractFit) -> float:
-        """Choose the fraction of real data from the quality of the data."""
-        weights = self._penalty_weights
-        if fit.space == "latent":
-            return weights.latent_real_fraction
-        return weights.state_real_fraction
-
-    @property
-    def _penalty_weights(self) -> PenaltyWeights:
-        if self.task is None:
-            return PenaltyWeights()
-        return self.task.choose_penalty_weights(self.score)
 
 
 MakeMethod = Callable[[Parts], Method]
@@ -185,6 +172,35 @@ def change_method(
     return method
 
 
+def vary_method(
+    method: Method, penalty_weights: Sequence[float] = (), real_fractions: Sequence[float] = ()
+) -> list[Method]:
+    """Return a variant of the method for every combination of the values.
+
+    Values that the method would ignore are refused, as in `change_method`. The name of a variant
+    says what varies.
+    """
+    variants = []
+    for weight in penalty_weights or (None,):
+        for fraction in real_fractions or (None,):
+            changed = change_method(method, penalty_weight=weight, real_fraction=fraction)
+            name = name_variant(
+                method.name,
+                weight if len(penalty_weights) > 1 else None,
+                fraction if len(real_fractions) > 1 else None,
+            )
+            variants.append(replace(changed, name=name))
+    return variants
+
+
+def make_grid(name: str, parts: Parts) -> list[Method]:
+    """Make the variants that `auto` trains: the grid of λ and fractions that the method uses."""
+    method = make_method(name, parts)
+    weights = parts.penalty_weights if method.penalises else ()
+    fractions = parts.real_fractions if method.mixes_real_data else ()
+    return vary_method(method, weights, fractions)
+
+
 def choose_parts(dataset: Dataset, name: PresetName = "default") -> Parts:
     """Choose the settings of a preset for a dataset."""
     if name not in get_args(PresetName):
@@ -192,7 +208,7 @@ def choose_parts(dataset: Dataset, name: PresetName = "default") -> Parts:
     task = find_task(dataset.environment)
     sac = _change(SAC(), task, name, "sac")
     learns_with_ppo = task is not None and "ppo" in task.presets.get("default", {})
-    returns = episode_returns(dataset.transitions).mean()
+    small = name == "small"
     return Parts(
         _change(LatentFit(_choose_model(dataset, name), _STATE_NOISE), task, name, "latent"),
         EnsembleFit(_change(EnsembleConfig(), task, name, "ensemble")),
@@ -200,8 +216,8 @@ def choose_parts(dataset: Dataset, name: PresetName = "default") -> Parts:
         clone_like(sac),
         _change(PPO(), task, name, "ppo") if learns_with_ppo else None,
         _change(TrainSettings(), task, name, "train"),
-        None if task is None else task.normalise_score(returns),
-        task,
+        _SMALL_WEIGHTS if small else GRID_WEIGHTS,
+        _SMALL_FRACTIONS if small else GRID_FRACTIONS,
     )
 
 
@@ -233,9 +249,8 @@ def clone_like(sac: SAC) -> Cloning:
 def _make_imagining(name: str, space: str, penalty: str) -> MakeMethod:
     def make(parts: Parts) -> Method:
         fit: AbstractFit = parts.latent if space == "latent" else parts.ensemble
-        weight = 0.0 if penalty == "none" else parts.weight_for(fit)
-        fraction = parts.real_fraction_for(fit)
-        return Method(name, parts.imagining, fit, penalty, weight, fraction)
+        weight = 0.0 if penalty == "none" else DEFAULT_WEIGHT
+        return Method(name, parts.imagining, fit, penalty, weight, DEFAULT_FRACTION)
 
     return make
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from gelato.agents.agent import AbstractAgent, View
@@ -29,7 +30,8 @@ class Population(eqx.Module):
     """The data of all `View`s, with shared arrays stored only once.
 
     Arrays have the seed as first axis; `weights` and `real_fractions` have the variant.
-    `penalties` has one entry per variant. `initial` holds first states of the data's episodes.
+    `penalties` has every distinct penalty once, and `penalty_of` the place of each variant's
+    penalty there (default: one per variant). `initial` holds first states of the data's episodes.
     """
 
     dynamics: AbstractDynamics | None
@@ -42,6 +44,7 @@ class Population(eqx.Module):
     reward_range: Float[Array, "2"]
     seeds: Int[Array, " seeds"]
     action_space: ActionSpace = eqx.field(static=True)
+    penalty_of: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     def map(self, function: Callable[..., Result], *arguments: PyTree) -> Result:
         """Call `function(view, key, *arguments)` for every policy.
@@ -124,16 +127,19 @@ def _iterate(
 def penalise_steps(population: Population, steps: Step) -> tuple[Step, Measured]:
     """Subtract `λU` from the rewards of all imagined steps `[variants, seeds, steps, episodes]`.
 
-    All steps are penalised together: one neighbour search for ten thousand points is cheaper than
-    many small ones. Chunks bound the memory.
+    All steps that share a penalty are penalised together: one neighbour search for ten thousand
+    points is cheaper than many small ones. Chunks bound the memory.
     """
     shape = steps.reward.shape
     embeddings = steps.embedding.reshape(*shape[:2], -1, steps.embedding.shape[-1])
+    places = population.penalty_of or tuple(range(shape[0]))
     over_seeds = eqx.filter_vmap(penalise)
-    found = []
-    for index, penalty in enumerate(population.penalties):
-        found.append(over_seeds(penalty, embeddings[index]))
-    U = jnp.stack(found)
+    U = jnp.zeros(embeddings.shape[:-1])
+    for place, penalty in enumerate(population.penalties):
+        variants = np.flatnonzero(np.array(places) == place)
+        joined = jnp.concatenate(list(embeddings[variants]), axis=1)
+        found = over_seeds(penalty, joined).reshape(shape[1], len(variants), -1)
+        U = U.at[variants].set(jnp.swapaxes(found, 0, 1))
     weights = population.weights[:, None, None]
     rewards = subtract_penalty(steps.reward.reshape(U.shape), U, weights)
     measured = {

@@ -38,9 +38,10 @@ def train(
 ) -> list[Record]:
     """Train every method with every seed in a run folder, or resume the training in that folder.
 
-    A method is a `Method`, or a name. A name selects the preset settings for this dataset. `model`
-    is the folder of a latent model fitted earlier with these seeds. With `tensorboard`, metrics are
-    also written to `run/tensorboard`. Returns one record per method and seed.
+    A method is a `Method`, or a name. A name means a grid of penalty weights and fractions of real
+    data; `gelato.select` then chooses a policy. `model` is the folder of a latent model fitted
+    earlier with these seeds. With `tensorboard`, metrics are also written to `run/tensorboard`.
+    Returns one record per method and seed.
     """
     plan = make_plan(
         data,

@@ -1,0 +1,94 @@
+"""`gelato select`: choose a policy from the log alone."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional
+
+from gelato.cli.output import print_fields, print_json, print_table, print_title
+from gelato.errors import InputError
+
+if TYPE_CHECKING:
+    from gelato.selection.estimate import Estimate
+    from gelato.selection.select import Selection
+
+_SHOWN = 10
+
+
+def select(
+    runs: Positional[tuple[Path, ...]],
+    budget: int = 0,
+    json: bool = False,
+    fitted_to: str | None = None,
+) -> None:
+    """Choose the best policy of one or several runs without a simulator, and say how good it is.
+
+    Policies are estimated from the log alone: by rollouts in models they were not trained in, by
+    their value under one common λ, by fitted Q evaluation and by importance weighting. The verdict
+    is `better than the data`, `do not deploy` or `not shown to be better`. `evaluate` and `export`
+    then use the chosen policy.
+
+    Args:
+        runs: Folders of `gelato train`, all on the same data.
+        budget: Number of real episodes to spend on the best candidates; it needs the environment.
+        json: Print one JSON object instead of a report.
+        fitted_to: New location of the training data, if it moved.
+    """
+    from gelato.data.reference import load
+    from gelato.selection.select import select as select_policy
+
+    if not runs:
+        raise InputError("name the folder of at least one run")
+    data = None if fitted_to is None else load(fitted_to)
+    found = select_policy(runs, budget=budget, data=data)
+    if json:
+        print_json(found.describe())
+    else:
+        print_verdict(found)
+
+
+def print_verdict(found: "Selection") -> None:
+    """Print the choice and the reasons for it."""
+    from gelato.report.references import shorten_reference
+
+    estimators = ("cross-model", "value, common λ", "fqe", "doubly robust")
+    rows = []
+    for candidate, score in found.ranking[:_SHOWN]:
+        cells = [_write(candidate.find(name)) for name in estimators]
+        rows.append((candidate.method, str(candidate.seed), f"{score:.2f}", *cells))
+    print_title(f"{shorten_reference(found.dataset)}, estimates from the log alone, best first")
+    print_table(("policy", "seed", "mean rank", *estimators), rows)
+    behaviour, estimate = found.behaviour, found.estimate
+    spent = sum(len(trial.returns) for trial in found.trials)
+    source = f"{spent} real episodes" if spent else "the log alone, no real episode"
+    fields = {
+        "verdict": found.verdict,
+        "because": found.reasons[0],
+        "estimated return": f"{_write(estimate)} (from {source})",
+        "logged return": f"{behaviour.mean:,.4g} ({behaviour.low:,.4g} to {behaviour.high:,.4g}, "
+        f"{behaviour.episodes:,} episodes)",
+        "steps outside the data": "unknown"
+        if found.outside_share is None
+        else f"{found.outside_share:.0%}",
+        "agreement of estimators": _describe_agreement(found.agreement),
+    }
+    for number, reason in enumerate(found.reasons[1:], start=1):
+        fields[f"excluded {number}"] = reason
+    print_fields(f"chosen: {found.chosen.method}, seed {found.chosen.seed}", fields)
+
+
+def _write(estimate: "Estimate | None") -> str:
+    if estimate is None:
+        return "-"
+    if not estimate.usable or estimate.low is None or estimate.high is None:
+        return "excluded"
+    return f"{estimate.estimate:,.4g} ({estimate.low:,.4g} to {estimate.high:,.4g})"
+
+
+def _describe_agreement(agreement: float | None) -> str:
+    if agreement is None:
+        return "unknown; too few policies to compare"
+    words = "they agree" if agreement > 0.6 else "they agree in part"
+    if agreement < 0.2:
+        words = "they do not agree"
+    return f"{words} (mean rank correlation {agreement:.2f})"

@@ -1,0 +1,99 @@
+"""What an estimator returns for a policy, and the interface of all estimators."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+if TYPE_CHECKING:
+    from gelato.selection.evidence import Evidence
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of one policy by one estimator, larger is better.
+
+    `low` and `high` bound its 95% interval. `problem` says why an estimate must not be used; such
+    an estimate is reported and never averaged in. `details` holds more numbers by name.
+    """
+
+    estimator: str
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+    problem: str | None = None
+    details: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the estimate may be used."""
+        return self.problem is None and math.isfinite(self.estimate)
+
+    def describe(self) -> dict[str, object]:
+        """Return plain values for JSON; numbers that are not finite become None."""
+        described = asdict(self)
+        for name in ("estimate", "low", "high"):
+            described[name] = _finite(described[name])
+        described["details"] = {name: _finite(value) for name, value in self.details.items()}
+        return described
+
+
+def read_estimate(fields: dict[str, object]) -> Estimate:
+    """Read what `describe` returned."""
+    values = dict(fields)
+    if values["estimate"] is None:
+        values["estimate"] = math.nan
+    return Estimate(**values)  # type: ignore[arg-type]
+
+
+class AbstractEstimator(ABC):
+    """Estimates how good policies are from the log and from models of it, never from returns of
+    the policies themselves.
+    """
+
+    name: str
+
+    @abstractmethod
+    def estimate(self, evidence: "Evidence") -> list[Estimate]:
+        """Return one estimate per policy."""
+
+
+def bound_mean(
+    values: Float[np.ndarray, " n"], variance_of_each: float = 0.0
+) -> tuple[float, float]:
+    """Return the 95% t-interval of a mean. Without spread information it is unbounded."""
+    count = len(values)
+    if count < 2:
+        return -math.inf, math.inf
+    deviation = math.sqrt(float(np.var(values, ddof=1)) / count + variance_of_each)
+    width = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * deviation
+    return float(np.mean(values)) - width, float(np.mean(values)) + width
+
+
+def bound_next(
+    values: Float[np.ndarray, " n"], center: float, extra_variance: float = 0.0
+) -> tuple[float, float]:
+    """Return the 95% interval of one more draw from where the values come from."""
+    count = len(values)
+    if count < 2:
+        return -math.inf, math.inf
+    variance = float(np.var(values, ddof=1)) * (1 + 1 / count) + extra_variance
+    width = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * math.sqrt(variance)
+    return center - width, center + width
+
+
+def rank(values: Sequence[float]) -> Float[np.ndarray, " n"]:
+    """Return ranks scaled to [0, 1], 1 for the largest; ties share their mean."""
+    ranks = stats.rankdata(values)
+    return (ranks - 1) / max(1, len(ranks) - 1)
+
+
+def _finite(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

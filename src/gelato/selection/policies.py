@@ -1,0 +1,134 @@
+"""Policies to evaluate, as pytrees on observations in the data's own units.
+
+Trained policies are deterministic. Estimators also accept stochastic ones (`AbstractTarget`).
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gelato.agents.networks import box_of
+from gelato.data.spaces import ActionSpace, Discrete
+from gelato.model.networks import ACTIVATIONS
+from gelato.policy.policy import DeployedPolicy, Stage
+
+Observation = Float[Array, " state"]
+# An action as models receive it: in its own units, or one-hot.
+EncodedAction = Float[Array, " action"]
+# A continuous action counts as a deterministic policy's own within about this share of half the
+# box. Without such a kernel every importance weight would be zero.
+_KERNEL = 0.1
+
+
+class AbstractTarget(eqx.Module):
+    """A policy whose return is estimated. Several policies are one pytree with a first axis."""
+
+    @abstractmethod
+    def choose(self, observation: Observation, *, key: PRNGKeyArray) -> EncodedAction:
+        """Return a continuous action, or the probabilities of all discrete actions."""
+
+    @abstractmethod
+    def log_density(self, observation: Observation, action: EncodedAction) -> Float[Array, ""]:
+        """Return the log-probability or log-density of an action."""
+
+    def act(
+        self, observation: Observation, space: ActionSpace, *, key: PRNGKeyArray
+    ) -> EncodedAction:
+        """Draw an action."""
+        choice_key, draw_key = jax.random.split(key)
+        chosen = self.choose(observation, key=choice_key)
+        if isinstance(space, Discrete):
+            drawn = jax.random.categorical(draw_key, jnp.log(chosen))
+            return jax.nn.one_hot(drawn, space.n)
+        return chosen
+
+
+class Network(eqx.Module):
+    """A stage of a deployed policy: `x ↦ W_L a(… a(W_1 x)) + S x`, first `outputs` values."""
+
+    layers: tuple[tuple[Array, Array], ...]
+    shortcut: Array | None
+    activation: str = eqx.field(static=True)
+    outputs: int = eqx.field(static=True)
+
+    @staticmethod
+    def of(stage: Stage) -> "Network":
+        """Copy a stage."""
+        layers = tuple((jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in stage.layers)
+        shortcut = None if stage.shortcut is None else jnp.asarray(stage.shortcut)
+        return Network(layers, shortcut, stage.activation, stage.outputs)
+
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        hidden = x
+        for weight, bias in self.layers[:-1]:
+            hidden = ACTIVATIONS[self.activation](hidden @ weight.T + bias)
+        weight, bias = self.layers[-1]
+        out = hidden @ weight.T + bias
+        if self.shortcut is not None:
+            out = out + x @ self.shortcut.T
+        return out[: self.outputs]
+
+
+class NetworkPolicy(AbstractTarget):
+    """A deployed policy in JAX."""
+
+    mean: Float[Array, "*batch state"]
+    scale: Float[Array, "*batch state"]
+    stages: tuple[Network, ...]
+    space: ActionSpace = eqx.field(static=True)
+
+    @staticmethod
+    def of(policy: DeployedPolicy) -> "NetworkPolicy":
+        """Copy a deployed policy."""
+        stages = tuple(Network.of(stage) for stage in policy.stages)
+        return NetworkPolicy(
+            jnp.asarray(policy.mean), jnp.asarray(policy.scale), stages, policy.space
+        )
+
+    def choose(self, observation: Observation, *, key: PRNGKeyArray) -> EncodedAction:
+        del key
+        return self.choose_for((observation - self.mean) / self.scale)
+
+    def choose_for(self, state: Float[Array, " state"]) -> EncodedAction:
+        """Return the action for a standardised state."""
+        hidden = state
+        for stage in self.stages[:-1]:
+            hidden = stage(hidden)
+        return self.choose_from(hidden)
+
+    def choose_from(self, latent: Float[Array, " latent"]) -> EncodedAction:
+        """Return the action for what the actor itself sees, such as a latent state."""
+        out = self.stages[-1](latent)
+        if isinstance(self.space, Discrete):
+            return jax.nn.one_hot(jnp.argmax(out), self.space.n)
+        middle, half = box_of(self.space)
+        return middle + half * jnp.tanh(out)
+
+    def log_density(self, observation: Observation, action: EncodedAction) -> Float[Array, ""]:
+        chosen = self.choose_for((observation - self.mean) / self.scale)
+        if isinstance(self.space, Discrete):
+            return jnp.log(chosen @ action)
+        width = _KERNEL * box_of(self.space)[1]
+        return jnp.sum(jax.scipy.stats.norm.logpdf(action, chosen, width))
+
+
+def group_by_shape(policies: Sequence[DeployedPolicy]) -> list[list[int]]:
+    """Group the places of policies that one program can evaluate: those with equal shapes."""
+    groups: dict[object, list[int]] = {}
+    for place, policy in enumerate(policies):
+        shapes = [jax.tree.map(np.shape, stage.layers) for stage in policy.stages]
+        shortcuts = [stage.shortcut is None for stage in policy.stages]
+        kinds = [(stage.activation, stage.outputs) for stage in policy.stages]
+        groups.setdefault(str((shapes, shortcuts, kinds)), []).append(place)
+    return list(groups.values())
+
+
+def stack_policies(policies: Sequence[DeployedPolicy]) -> NetworkPolicy:
+    """Return policies of equal shapes as one pytree; every array gets a first axis."""
+    copies = [NetworkPolicy.of(policy) for policy in policies]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *copies)

@@ -1,0 +1,261 @@
+"""All estimates for all policies of one training run, kept in its folder `selection/`."""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from gelato.data.reference import load
+from gelato.data.transitions import Dataset
+from gelato.errors import InputError
+from gelato.progress import note
+from gelato.runs.folder import Run, open_run
+from gelato.runs.records import read_records
+from gelato.selection.cross_model import CrossModel
+from gelato.selection.estimate import Estimate, read_estimate
+from gelato.selection.evidence import Evidence, SelectSettings
+from gelato.selection.fqe import fit_critics, summarise_critics
+from gelato.selection.importance import ImportanceWeighting
+from gelato.selection.log import Log, make_log
+from gelato.selection.models import Models, imagine_steps, own_model_of, read_models
+from gelato.selection.policies import group_by_shape, stack_policies
+from gelato.selection.rollouts import RolloutConfig, find_worst_reward, roll_out
+from gelato.selection.value import (
+    CommonValue,
+    OwnValue,
+    PathPenalty,
+    learn_values,
+    measure_common_weight,
+)
+from gelato.training.policies import TrainedPolicy, find_training, trained_policies
+
+FOLDER = "selection"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy and all its estimates. It does not hold the policy's true return."""
+
+    run: Path
+    method: str
+    seed: int
+    penalty_weight: float
+    real_fraction: float
+    estimates: tuple[Estimate, ...]
+
+    def find(self, estimator: str) -> Estimate | None:
+        """Return the estimate of one estimator."""
+        for estimate in self.estimates:
+            if estimate.estimator == estimator:
+                return estimate
+        return None
+
+    def describe(self) -> dict[str, object]:
+        """Return plain values for JSON."""
+        return {
+            "method": self.method,
+            "seed": self.seed,
+            "penalty_weight": self.penalty_weight,
+            "real_fraction": self.real_fraction,
+            "estimates": [estimate.describe() for estimate in self.estimates],
+        }
+
+
+@dataclass(frozen=True)
+class RunEstimates:
+    """The candidates of one run, and what the estimates were made with."""
+
+    candidates: tuple[Candidate, ...]
+    fingerprint: str
+    dataset: str
+    common_weight: float
+    models: int
+    seconds: float
+
+
+def choose_settings(run: Path) -> SelectSettings:
+    """Choose settings in proportion to the training, so that selecting stays cheap."""
+    records = read_records(Run(run).results)
+    updates = max([int(record["steps"] or 0) for record in records], default=0)
+    settings = SelectSettings()
+    critics = replace(
+        settings.critics, updates=min(settings.critics.updates, max(100, updates // 15))
+    )
+    small = updates < 100_000
+    if small:
+        critics = replace(critics, hidden=(64, 64))
+    return replace(
+        settings,
+        critics=critics,
+        model_updates=min(settings.model_updates, max(100, updates // 8)),
+        episodes=8 if small else settings.episodes,
+        imagined=10_000 if small else settings.imagined,
+        points=5_000 if small else settings.points,
+    )
+
+
+def estimate_run(
+    run: Path | str, settings: SelectSettings | None = None, data: Dataset | None = None
+) -> RunEstimates:
+    """Estimate every policy of a run from its log alone, or read the estimates made before.
+
+    `data` replaces the recorded reference, for data that moved. Settings other than the default
+    are part of the result's name, so that nothing is read that was made differently.
+    """
+    folder = find_training(run)
+    settings = settings or choose_settings(folder)
+    described = Run(folder).description
+    name = _name_settings(settings, described)
+    path = folder / FOLDER
+    with open_run(path, "selection", settings_of=str(described["fingerprint"])) as opened:
+        if (path / f"{name}.json").exists():
+            return _read_estimates(folder, opened.read_json(name))
+        dataset = data or load(described["data"]["reference"])
+        if dataset.transitions.fingerprint() != described["fingerprint"]:
+            raise InputError(
+                f"{folder}: was trained on other data than {dataset.reference} (fingerprints "
+                "differ). Restore that data, or train again"
+            )
+        found = _estimate(folder, path, dataset, settings)
+        opened.write_json(name, _describe_estimates(found))
+    return found
+
+
+def _estimate(run: Path, folder: Path, dataset: Dataset, settings: SelectSettings) -> RunEstimates:
+    begun = time.monotonic()
+    described = Run(run).description
+    methods = {method["name"]: method for method in described["methods"]}
+    trained = trained_policies(run)
+    log = make_log(dataset.transitions)
+    penalty = next(
+        (each["penalty"] for each in described["methods"] if each["penalty"] != "none"), None
+    )
+    models = read_models(run, folder, dataset, penalty, settings)
+    if len(models.seeds) < 2:
+        note(
+            f"{run}: has {len(models.seeds) or 'no'} model seed, so a policy is judged by the "
+            "models of halves alone; train with --seeds 2 in a new folder for more models"
+        )
+    found: list[Candidate | None] = [None] * len(trained)
+    evidences, places = [], group_by_shape([each.policy for each in trained])
+    for group in places:
+        chosen = [trained[place] for place in group]
+        evidences.append(_gather(chosen, methods, models, log, settings))
+    weight = _pool_weights(evidences)
+    for group, evidence in zip(places, evidences, strict=True):
+        by_estimator = run_estimators(evidence, weight)
+        for row, place in enumerate(group):
+            each = trained[place]
+            method = methods[each.method]
+            found[place] = Candidate(
+                run,
+                each.method,
+                each.seed,
+                float(method["penalty_weight"]),
+                float(method["real_fraction"]),
+                tuple(estimates[row] for estimates in by_estimator),
+            )
+    candidates = tuple(candidate for candidate in found if candidate is not None)
+    seconds = time.monotonic() - begun
+    return RunEstimates(
+        candidates,
+        described["fingerprint"],
+        dataset.reference,
+        weight,
+        len(models.judges),
+        seconds,
+    )
+
+
+def run_estimators(evidence: Evidence, common_weight: float) -> list[list[Estimate]]:
+    """Run all estimators; returns one list of estimates per estimator."""
+    critics = fit_critics(evidence)
+    values = learn_values(evidence)
+    estimators = (
+        CrossModel(),
+        CommonValue(common_weight, values),
+        OwnValue(values),
+        PathPenalty(),
+    )
+    found = [estimator.estimate(evidence) for estimator in estimators]
+    found.insert(2, summarise_critics(evidence, critics))
+    return found + ImportanceWeighting(critics).estimate_all(evidence)
+
+
+def _gather(
+    trained: Sequence[TrainedPolicy],
+    methods: dict[str, Any],
+    models: Models,
+    log: Log,
+    settings: SelectSettings,
+) -> Evidence:
+    """Roll policies of equal shape out in all models."""
+    policies = stack_policies([each.policy for each in trained])
+    own = np.zeros((len(models.judges), len(trained)), bool)
+    homes = []
+    for row, each in enumerate(trained):
+        fit = methods[each.method]["fit"]
+        place = own_model_of(models, None if fit is None else fit["type"], each.seed)
+        if place is not None:
+            own[place, row] = True
+        homes.append(0 if place is None else place)
+    key = jax.random.key(settings.seed)
+    starts = log.initial_states[_spread(len(log.rows), settings.episodes)]
+    config = RolloutConfig(int(log.rows.shape[1]), find_worst_reward(log))
+    rollouts = roll_out(models.judges, policies, starts, own, config, key=key)
+    imagined = imagine_steps(models.judges, policies, homes, log, settings.imagined, key=key)
+    weights = [float(methods[each.method]["penalty_weight"]) for each in trained]
+    return Evidence(log, policies, settings, rollouts, imagined, np.array(weights))
+
+
+def _spread(available: int, wanted: int) -> np.ndarray:
+    """Return as many places as wanted, spread over those available."""
+    return np.linspace(0, available - 1, wanted).astype(int)
+
+
+def _pool_weights(evidences: Sequence[Evidence]) -> float:
+    """Measure the common λ over all policies."""
+    found = [
+        measure_common_weight(evidence.rollouts)
+        for evidence in evidences
+        if evidence.rollouts is not None
+    ]
+    return float(np.median(found)) if found else 0.0
+
+
+def _name_settings(settings: SelectSettings, described: dict[str, Any]) -> str:
+    """Name the file of estimates by everything that decides them."""
+    text = json.dumps([asdict(settings), described["fingerprint"]], sort_keys=True)
+    return f"estimates-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def _describe_estimates(found: RunEstimates) -> dict[str, object]:
+    return {
+        "dataset": found.dataset,
+        "fingerprint": found.fingerprint,
+        "common_weight": found.common_weight,
+        "models": found.models,
+        "seconds": found.seconds,
+        "candidates": [candidate.describe() for candidate in found.candidates],
+    }
+
+
+def _read_estimates(run: Path, fields: dict[str, Any]) -> RunEstimates:
+    candidates = []
+    for each in fields["candidates"]:
+        estimates = tuple(read_estimate(estimate) for estimate in each["estimates"])
+        candidates.append(Candidate(run, **{**each, "estimates": estimates}))
+    return RunEstimates(
+        tuple(candidates),
+        fields["fingerprint"],
+        fields["dataset"],
+        fields["common_weight"],
+        fields["models"],
+        fields["seconds"],
+    )

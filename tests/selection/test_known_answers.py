@@ -1,0 +1,151 @@
+"""Estimators on systems whose policies have known values."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+from experiments.known_answers import (
+    END,
+    STATES,
+    ChainDynamics,
+    ChainPolicy,
+    System,
+    answer,
+    make_chain,
+    make_linear,
+    record_log,
+    score_answers,
+    shrink,
+)
+from gelato.data.transitions import Standardiser
+from gelato.model.latent import Scaling
+from gelato.selection.evidence import Evidence, SelectSettings
+from gelato.selection.fqe import FittedQ
+from gelato.selection.importance import ImportanceWeighting, clone_densities, weigh_rows
+from gelato.selection.models import imagine_steps
+from gelato.selection.rollouts import Judge, RolloutConfig, begin_rollouts, continue_rollouts
+from gelato.selection.temporal import TemporalConfig, find_problem
+from gelato.selection.value import CommonValue, OwnValue, learn_values
+from gelato.uncertainty.penalty import AbstractPenalty, Nothing
+
+SMALL = TemporalConfig((16,), 3, 400, 64, 3e-3, 0.05)
+
+
+class One(AbstractPenalty):
+    """`U = 1` everywhere."""
+
+    def __call__(self, e: Array, exclude: Array | int = -1) -> Array:
+        del exclude
+        return jnp.ones((), e.dtype)
+
+
+@pytest.fixture(scope="module")
+def chain() -> System:
+    return make_chain()
+
+
+def make_judge(dynamics: ChainDynamics, penalty: AbstractPenalty, largest: float, log) -> Judge:
+    plain = Scaling(
+        Standardiser(jnp.zeros(STATES), jnp.ones(STATES)),
+        Standardiser(jnp.zeros(1), jnp.ones(1)),
+        log.space,
+    )
+    return Judge(dynamics, plain, penalty, jnp.asarray(largest))
+
+
+def make_evidence(system: System, **options) -> Evidence:
+    log = record_log(system, 100, key=jax.random.key(1))
+    settings = SelectSettings(discount=1.0, critics=replace(SMALL, **options))
+    return Evidence(log, system.policies, settings)
+
+
+def test_estimates_of_the_chain_are_close_and_their_intervals_cover_the_truth(
+    chain: System,
+) -> None:
+    small = shrink(chain, 600)
+    scores = score_answers(small, answer(small, 2, 100, pairs=3, rollouts=64))
+    for score in scores:
+        assert score["relative_error"] < 0.5, score
+        assert score["coverage"] >= 0.7, score
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [make_chain, make_linear])
+def test_intervals_cover_the_truth_over_many_logs(make) -> None:
+    system = make()
+    for score in score_answers(system, answer(system, 20, 100)):
+        if score["estimator"] in ("fqe", "cross-model", "doubly robust"):
+            assert score["coverage"] >= 0.85, score
+
+
+def test_rollouts_in_the_true_model_have_the_true_mean(chain: System) -> None:
+    log = record_log(chain, 100, key=jax.random.key(0))
+    judge = make_judge(chain.truth, Nothing(), 0.0, log)
+    starts = jnp.tile(log.initial_states[:1], (2_000, 1))
+    carry = begin_rollouts(judge, starts, len(chain.values))
+    config = RolloutConfig(40, 0.0)
+    after = continue_rollouts(judge, chain.policies, carry, config, 40, key=jax.random.key(2))
+    returns = np.asarray(after.sums[..., 0])
+    np.testing.assert_allclose(returns.mean(axis=1), chain.values, atol=0.15)
+
+
+def test_a_return_ends_pessimistically_outside_of_the_data(chain: System) -> None:
+    log = record_log(chain, 10, key=jax.random.key(0))
+    judge = make_judge(chain.truth, One(), 0.5, log)
+    carry = begin_rollouts(judge, log.initial_states[:4], len(chain.values))
+    config = RolloutConfig(10, -2.0)
+    after = continue_rollouts(judge, chain.policies, carry, config, 10, key=jax.random.key(2))
+    pessimistic, believed, _, steps, outside = np.moveaxis(np.asarray(after.sums), -1, 0)
+    assert (pessimistic == -20).all() and (believed >= 0).all()
+    np.testing.assert_array_equal(steps, outside)
+
+
+def test_two_heads_learn_the_sums_of_reward_and_penalty(chain: System) -> None:
+    """With a reward and a penalty of 1 both sums are the expected number of steps."""
+    log = record_log(chain, 50, key=jax.random.key(0))
+    constant = ChainDynamics(chain.truth.moves, jnp.ones((STATES, 2)), jnp.asarray(END))
+    judges = [make_judge(constant, One(), 1.0, log)]
+    homes = [0] * len(chain.values)
+    imagined = imagine_steps(judges, chain.policies, homes, log, 2_000, key=jax.random.key(0))
+    settings = SelectSettings(discount=1.0, critics=replace(SMALL, updates=1_000, members=2))
+    weights = np.arange(5.0)
+    evidence = Evidence(log, chain.policies, settings, None, imagined, weights)
+    values = learn_values(evidence)
+    np.testing.assert_allclose(values.rewards.mean(axis=1), 1 / END, rtol=0.1)
+    np.testing.assert_allclose(values.penalties.mean(axis=1), 1 / END, rtol=0.1)
+    common = CommonValue(2.0, values).estimate(evidence)
+    np.testing.assert_allclose([each.estimate for each in common], -1 / END, rtol=0.2)
+    own = [each.estimate for each in OwnValue(values).estimate(evidence)]
+    np.testing.assert_allclose(own, (1 - weights) / END, atol=1.0)
+
+
+def test_critics_that_diverge_are_reported(chain: System) -> None:
+    evidence = make_evidence(chain, learning_rate=50.0, updates=100)
+    estimates = FittedQ().estimate(evidence)
+    assert any(each.problem is not None and "diverged" in each.problem for each in estimates)
+    assert not all(each.usable for each in estimates)
+    low, high = np.zeros(1), np.ones(1)
+    still, moving = np.full((2, 1, 1), 0.5), np.array([[[0.5]], [[0.9]]])
+    assert find_problem([still, still], low, high) == [None, None]
+    assert "did not settle" in str(find_problem([still, moving], low, high)[1])
+    assert "not finite" in str(find_problem([still * np.nan], low, high)[0])
+
+
+def test_too_few_effective_episodes_make_importance_weighting_unusable(chain: System) -> None:
+    evidence = make_evidence(chain)
+    far = replace(evidence, policies=ChainPolicy(jnp.array([0.999])))
+    for estimates in ImportanceWeighting().estimate_all(far):
+        assert "effective episodes" in str(estimates[0].problem)
+
+
+def test_the_cloned_behaviour_policy_has_the_densities_of_the_recorded_one(chain: System) -> None:
+    log = record_log(chain, 100, key=jax.random.key(3))
+    rows = int(log.count)
+    found = np.asarray(clone_densities(log, key=jax.random.key(0)))[:rows]
+    np.testing.assert_allclose(np.exp(found).mean(), 0.5, atol=0.05)
+    ratios = weigh_rows(chain.policies, log, log.log_densities)
+    np.testing.assert_allclose(np.asarray(ratios)[2, :rows], 0, atol=1e-5)

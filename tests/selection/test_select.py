@@ -1,0 +1,265 @@
+"""From a run to a verdict: ranking, reasons, files, refusals, and no environment."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from gelato.agents.sac import SAC
+from gelato.cli import main
+from gelato.data.columns import make_dataset
+from gelato.data.reference import load
+from gelato.data.transitions import Dataset
+from gelato.dynamics.latent import LatentFit
+from gelato.errors import InputError
+from gelato.model.split import split_dataset
+from gelato.policy import evaluate
+from gelato.runs.folder import Run
+from gelato.selection import SelectSettings, TemporalConfig, find_selected, select
+from gelato.selection.budget import Trial, choose_arm
+from gelato.selection.cross_model import CrossModel
+from gelato.selection.estimate import Estimate, read_estimate
+from gelato.selection.evidence import Evidence
+from gelato.selection.log import make_log
+from gelato.selection.models import split_in_halves
+from gelato.selection.policies import stack_policies
+from gelato.selection.rollouts import Rollouts
+from gelato.selection.run import Candidate
+from gelato.selection.select import Behaviour, judge, measure_behaviour, rank_candidates
+from gelato.selection.value import PathPenalty, measure_common_weight
+from gelato.training.policies import trained_policies
+from gelato.training.presets import (
+    TrainSettings,
+    choose_parts,
+    clone_like,
+    make_method,
+    vary_method,
+)
+from gelato.training.train import train
+
+SETTINGS = SelectSettings(
+    episodes=2,
+    model_updates=3,
+    half_seeds=1,
+    points=50,
+    critics=TemporalConfig((8,), 2, 20, 8),
+    imagined=60,
+)
+BEHAVIOUR = Behaviour(10.0, 8.0, 12.0, 5)
+
+
+@pytest.fixture(scope="module")
+def log_path(tmp_path_factory) -> Path:
+    """Four episodes of Pendulum with random actions; the file names no environment."""
+    environment, rng = gymnasium.make("Pendulum-v1"), np.random.default_rng(0)
+    rows: dict[str, list] = {"observations": [], "actions": [], "rewards": [], "truncations": []}
+    for episode in range(4):
+        observation, _ = environment.reset(seed=episode)
+        for step in range(40):
+            action = rng.uniform(-2, 2, 1).astype(np.float32)
+            after, reward, _, _, _ = environment.step(action)
+            values = (observation, action, reward, step == 39)
+            for column, value in zip(rows.values(), values, strict=True):
+                column.append(value)
+            observation = after
+    path = tmp_path_factory.mktemp("log") / "log.npz"
+    np.savez(path, **{name: np.array(column) for name, column in rows.items()})
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(log_path: Path, tmp_path_factory) -> Path:
+    """A run of a tiny grid and behaviour cloning."""
+    dataset = load(f"file:{log_path},low=-2,high=2")
+    parts = choose_parts(dataset, "small")
+    model = replace(
+        parts.latent.model,
+        decoders=2,
+        hidden=(8,),
+        forward_hidden=(8,),
+        batch_size=16,
+        updates=4,
+        variance_updates=2,
+    )
+    agent = SAC(hidden=(8,), batch_size=8, updates=4, epoch=2, branches=4, horizon=2, replay=16)
+    parts = replace(parts, latent=LatentFit(model), sac=agent, cloning=clone_like(agent))
+    methods = [*vary_method(make_method("gelato", parts), (0.3, 3.0)), make_method("bc", parts)]
+    run = tmp_path_factory.mktemp("runs") / "run"
+    settings = TrainSettings(neighbours=3, points=50, evaluations=0)
+    train(dataset, run, methods, seeds=2, settings=settings)
+    return run
+
+
+def refuse(*given: object, **options: object) -> None:
+    pytest.fail(f"must not be called: {given} {options}")
+
+
+@pytest.fixture(scope="module")
+def selected(finished: Path) -> Path:
+    """The run after `select`, in a place where any use of an environment fails."""
+    results = finished / "results.json"
+    before = results.read_text()
+    # Estimators could not use true returns even if there were any.
+    results.write_text(before.replace('"return": null', '"return": "unreadable"'))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gymnasium, "make", refuse)
+        patch.setattr(evaluate, "run_episode", refuse)
+        select(finished, settings=SETTINGS)
+    results.write_text(before)
+    return finished
+
+
+def test_select_needs_no_environment_and_no_return(selected: Path) -> None:
+    stored = json.loads((selected / "selection.json").read_text())
+    assert len(stored["policies"]) == 6 and stored["real_episodes"] == 0
+    verdicts = ("better than the data", "do not deploy", "not shown to be better")
+    assert stored["verdict"] in verdicts and stored["reasons"]
+    names = [each["estimator"] for each in stored["policies"][0]["estimates"]]
+    assert names == [
+        "cross-model",
+        "value, common λ",
+        "fqe",
+        "value, own λ",
+        "U along the path",
+        "importance",
+        "importance (self-normalised)",
+        "doubly robust",
+    ]
+    assert find_selected(selected) == stored["chosen"]
+
+
+def test_estimates_are_stored_and_read_again(selected: Path, monkeypatch) -> None:
+    from gelato.selection import run as selection_run
+
+    monkeypatch.setattr(selection_run, "_estimate", refuse)
+    first = json.loads((selected / "selection.json").read_text())
+    again = select(selected, settings=SETTINGS).describe()
+    assert again["policies"] == first["policies"]
+
+
+def test_export_and_trained_policies_use_the_selected_policy(
+    selected: Path, tmp_path: Path, capsys
+) -> None:
+    chosen = find_selected(selected)
+    assert chosen is not None
+    main(["export", str(selected), "--onnx", str(tmp_path / "policy.onnx")])
+    answer = capsys.readouterr()
+    assert chosen["method"] in answer.out and "selected policy" in answer.err
+    assert len(trained_policies(selected, method="gelato")) == 4
+
+
+def test_a_run_on_other_data_is_refused(selected: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(selected, tmp_path / "other")
+    described = json.loads((other / "run.json").read_text())
+    described["fingerprint"] = "0"
+    (other / "run.json").write_text(json.dumps(described))
+    with pytest.raises(InputError, match="other data"):
+        select([selected, other])
+    with pytest.raises(InputError, match="at least one run"):
+        select([])
+    assert Run(selected).description["fingerprint"] != "0"
+
+
+def test_verdicts_follow_the_intervals() -> None:
+    def verdict(low: float, high: float, outside: float = 0.0) -> str:
+        return judge(Estimate("x", (low + high) / 2, low, high), BEHAVIOUR, outside)[0]
+
+    assert verdict(12.1, 20.0) == "better than the data"
+    assert verdict(11.9, 20.0) == "not shown to be better"
+    assert verdict(1.0, 7.9) == "do not deploy"
+    assert verdict(12.1, 20.0, outside=0.6) == "do not deploy"
+    broken = judge(Estimate("x", 50.0, 40.0, 60.0, problem="diverged"), BEHAVIOUR, None)
+    assert broken[0] == "not shown to be better" and "diverged" in broken[1]
+
+
+def make_candidate(name: str, cross: float, common: float, fqe: Estimate) -> Candidate:
+    estimates = (
+        Estimate("cross-model", cross),
+        Estimate("value, common λ", common),
+        fqe,
+    )
+    return Candidate(Path("run"), name, 0, 1.0, 0.05, estimates)
+
+
+def test_an_estimate_with_a_problem_is_never_averaged_in() -> None:
+    wild = Estimate("fqe", 1e9, problem="diverged")
+    candidates = [
+        make_candidate("good", 3.0, 3.0, Estimate("fqe", 2.0)),
+        make_candidate("bad", 1.0, 1.0, wild),
+        make_candidate("fair", 2.0, 2.0, Estimate("fqe", 1.0)),
+    ]
+    ranking = rank_candidates(candidates)
+    assert [each.method for each, _ in ranking] == ["good", "fair", "bad"]
+    assert ranking[0][1] == 1.0 and ranking[-1][1] == 0.0
+    assert read_estimate(wild.describe()) == wild
+
+
+def make_rollouts(returns: np.ndarray, penalties: np.ndarray, own: np.ndarray) -> Rollouts:
+    steps = np.full(returns.shape, 10.0)
+    return Rollouts(returns, returns, penalties, steps, np.zeros(returns.shape), own)
+
+
+def test_the_common_weight_is_disagreement_per_unit_of_penalty() -> None:
+    returns = np.array([[[10.0, 10.0]], [[16.0, 16.0]]])
+    rollouts = make_rollouts(returns, np.full(returns.shape, 2.0), np.zeros((2, 1), bool))
+    assert measure_common_weight(rollouts) == pytest.approx(3.0)
+
+
+def test_a_policy_is_not_judged_by_its_own_model(log_path: Path, finished: Path) -> None:
+    log = make_log(load(f"file:{log_path},low=-2,high=2").transitions)
+    policies = stack_policies([trained_policies(finished)[0].policy])
+    returns = np.array([[[900.0, 900.0]], [[1.0, 1.0]], [[3.0, 3.0]]])
+    own = np.array([[True], [False], [False]])
+    rollouts = make_rollouts(returns, np.ones(returns.shape), own)
+    evidence = Evidence(log, policies, SETTINGS, rollouts)
+    (estimate,) = CrossModel().estimate(evidence)
+    assert estimate.estimate == 2.0 and estimate.details["models"] == 2
+    assert PathPenalty().estimate(evidence)[0].estimate == pytest.approx(-0.1)
+    alone = replace(evidence, rollouts=make_rollouts(returns[:2], returns[:2], own[:2]))
+    assert "needs two models" in str(CrossModel().estimate(alone)[0].problem)
+
+
+def test_halves_are_disjoint_and_complete(log_path: Path) -> None:
+    split = split_dataset(load(f"file:{log_path},low=-2,high=2"))
+    first, second = split_in_halves(split)
+    assert len(first.train) + len(second.train) == len(split.train)
+    rows = {tuple(row) for row in np.asarray(first.train.states)}
+    assert not rows & {tuple(row) for row in np.asarray(second.train.states)}
+
+
+def test_one_episode_and_impossible_probabilities_are_refused() -> None:
+    states, actions = np.random.default_rng(0).normal(size=(20, 2)), np.zeros(20, int)
+    alone = make_dataset(states, actions, np.arange(20.0))
+    with pytest.raises(InputError, match="has one episode"):
+        measure_behaviour(Dataset("mine", None, alone.transitions))
+    for wrong in (1.5, 0.0, -0.1):
+        with pytest.raises(InputError, match=r"action_probabilities holds .* in row 3"):
+            probabilities = np.full(20, 0.5)
+            probabilities[3] = wrong
+            make_dataset(states, actions, np.arange(20.0), action_probabilities=probabilities)
+    kept = make_dataset(states, actions, np.arange(20.0), action_probabilities=np.full(20, 0.5))
+    assert make_log(kept.transitions).log_densities is not None
+
+
+def test_real_episodes_go_to_the_best_arm() -> None:
+    candidate = make_candidate("x", 1.0, 1.0, Estimate("fqe", 1.0))
+    arms = [Trial(candidate, [1.0, 1.1]), Trial(candidate, [5.0, 5.1]), Trial(candidate)]
+    assert choose_arm(arms) == 2
+    arms[2].returns += [1.0, 1.1]
+    assert choose_arm(arms) == 1
+    low, high = arms[1].estimate.low, arms[1].estimate.high
+    assert low is not None and high is not None and low < 5.05 < high
+
+
+def test_a_budget_is_spent_in_the_real_environment(selected: Path, monkeypatch) -> None:
+    described = json.loads((selected / "run.json").read_text())
+    changed = {**described, "data": {**described["data"], "environment": "Pendulum-v1"}}
+    (selected / "run.json").write_text(json.dumps(changed))
+    found = select(selected, settings=SETTINGS, budget=6)
+    (selected / "run.json").write_text(json.dumps(described))
+    assert sum(len(trial.returns) for trial in found.trials) == 6
+    assert found.estimate.estimator == "real episodes"
