@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--pendulum", type=Path, default=RECORDED, help="folder of the recordings")
+    parser.add_argument("--penalties", nargs="+", default=list(PENALTIES))
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     arguments = parser.parse_args()
     for name in arguments.datasets:
@@ -98,7 +99,9 @@ def main() -> None:
             rows = measure_bounds(case, Trust(fitted))
             keys = ("dataset", "data", "what", "calibration", "transitions", "model")
             _keep(rows, size, arguments.results / "conformal.json", keys)
-        rows = measure_actions(case, fitted) if "actions" in arguments.parts else []
+        rows = []
+        if "actions" in arguments.parts:
+            rows += measure_actions(case, fitted, arguments.penalties)
         rows += measure_prototypes(case, fitted) if "prototypes" in arguments.parts else []
         keys = ("what", "dataset", "penalty", "points", "transitions", "model")
         _keep(rows, size, arguments.results / "trust.json", keys)
@@ -274,14 +277,14 @@ def _rates(what: str, stated: float, measured: Sequence[float]) -> Record:
     }
 
 
-def measure_actions(case: Case, fitted: FittedModel) -> list[Record]:
+def measure_actions(case: Case, fitted: FittedModel, penalties: Sequence[str]) -> list[Record]:
     """Tell logged actions of new episodes from uniformly random ones at the same states."""
     states, logged, uniform = _make_pairs(case, fitted)
     label = np.repeat([False, True], len(states))
     shared = {"what": "actions", "dataset": case.name, "device": device()}
     ceiling = _train_classifier(fitted, states, logged, uniform)
     records: list[Record] = []
-    for penalty in PENALTIES:
+    for penalty in penalties:
         try:
             trust = Trust(fitted, penalty=penalty)
         except InputError as error:
