@@ -157,7 +157,8 @@ def main() -> None:
                 "handed_over": round(share, 4),
                 "episodes": episodes,
             }
-            merge_records(arguments.results, [row], keys=("what", "push"))
+            keys = ("what", "dataset", "penalty", "points", "push")
+            merge_records(arguments.results, [row], keys)
         print(
             f"push {push:.1f} rad/s: {alone:.0%} of episodes fail without the guard, "
             f"{with_guard:.0%} with it (safe controller in {share:.1%} of steps)"

@@ -192,6 +192,7 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
                 "MB": "{megabytes:.1f}",
                 "median, ms": "{median_ms:.2f}",
                 "99%, ms": "{p99_ms:.2f}",
+                "99% of computing, ms": "{p99_computing_ms:.2f}",
                 "U differs by": "{penalty_difference:.0e}",
                 "on": "{device}",
             }

@@ -77,9 +77,11 @@ def main() -> None:
     known = (*NAMES, DRIVING, f"{DRIVING},episodes=5")
     parser.add_argument("datasets", nargs="*", default=list(known), help="of " + " ".join(known))
     parser.add_argument("--small", action="store_true", help="small models and 100,000 transitions")
+    parser.add_argument("--updates", type=int, help="of the model; default: the preset's")
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--pendulum", type=Path, default=RECORDED, help="folder of the recordings")
+    parser.add_argument("--penalties", nargs="+", default=list(PENALTIES))
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     arguments = parser.parse_args()
     for name in arguments.datasets:
@@ -87,6 +89,9 @@ def main() -> None:
         config = choose_parts(
             case.fitted_to, "small" if arguments.small else "default"
         ).latent.model
+        if arguments.updates is not None:
+            second = arguments.updates // 5
+            config = replace(config, updates=arguments.updates, variance_updates=second)
         run = arguments.runs / name.replace(",", "-")
         fitted = fit(case, run, config)
         size: Record = {"transitions": len(case.fitted_to.transitions), "model": _describe(config)}
@@ -94,7 +99,9 @@ def main() -> None:
             rows = measure_bounds(case, Trust(fitted))
             keys = ("dataset", "data", "what", "calibration", "transitions", "model")
             _keep(rows, size, arguments.results / "conformal.json", keys)
-        rows = measure_actions(case, fitted) if "actions" in arguments.parts else []
+        rows = []
+        if "actions" in arguments.parts:
+            rows += measure_actions(case, fitted, arguments.penalties)
         rows += measure_prototypes(case, fitted) if "prototypes" in arguments.parts else []
         keys = ("what", "dataset", "penalty", "points", "transitions", "model")
         _keep(rows, size, arguments.results / "trust.json", keys)
@@ -270,14 +277,14 @@ def _rates(what: str, stated: float, measured: Sequence[float]) -> Record:
     }
 
 
-def measure_actions(case: Case, fitted: FittedModel) -> list[Record]:
+def measure_actions(case: Case, fitted: FittedModel, penalties: Sequence[str]) -> list[Record]:
     """Tell logged actions of new episodes from uniformly random ones at the same states."""
     states, logged, uniform = _make_pairs(case, fitted)
     label = np.repeat([False, True], len(states))
     shared = {"what": "actions", "dataset": case.name, "device": device()}
     ceiling = _train_classifier(fitted, states, logged, uniform)
     records: list[Record] = []
-    for penalty in PENALTIES:
+    for penalty in penalties:
         try:
             trust = Trust(fitted, penalty=penalty)
         except InputError as error:
@@ -362,8 +369,9 @@ def measure_prototypes(case: Case, fitted: FittedModel) -> list[Record]:
                 "uniform_trusted": round(float(np.mean(values[1] <= trust.limit)), 4),
                 "foreign_trusted": round(trust.foreign_trusted, 4),
                 "megabytes": round(megabytes, 2),
-                "median_ms": round(latency[0], 3),
-                "p99_ms": round(latency[1], 3),
+                "median_ms": round(latency.median, 3),
+                "p99_ms": round(latency.high, 3),
+                "p99_computing_ms": round(latency.computing, 3),
                 "action_difference": differences.action,
                 "penalty_difference": differences.penalty,
                 "device": device(),

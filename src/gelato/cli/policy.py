@@ -480,9 +480,12 @@ def export(
     else:
         difference = export_onnx(chosen.policy, onnx, metadata)
         fields["largest difference"] = f"{difference:.1e}"
-    median, high = measure_latency(onnx)
+    latency = measure_latency(onnx)
     fields["size"] = f"{onnx.stat().st_size / 1e6:.1f} MB"
-    fields["a step on one core"] = f"median {median:.2f} ms, 99% {high:.2f} ms"
+    fields["a step on one core"] = (
+        f"median {latency.median:.2f} ms, 99% {latency.high:.2f} ms "
+        f"({latency.computing:.2f} ms of computing)"
+    )
     print_fields(f"{onnx} written", fields)
 
 
