@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -197,10 +196,8 @@ def _report(journal: Journal, options: argparse.Namespace) -> int:
             continue
         trials[key] += 1
         faults[key] += bool(trial["fault"])
-    seconds = sum(trial["seconds"] for trial in journal.trials if trial["kind"] == "sitting")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    # A sitting that was killed has no line of its own, so the trials are added up.
+    seconds = sum(trial["seconds"] for trial in journal.trials if trial["kind"] != "sitting")
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
     records: list[Record] = []
     for (kind, where), count in sorted(trials.items()):
@@ -213,7 +210,6 @@ def _report(journal: Journal, options: argparse.Namespace) -> int:
                 "faults": faults[kind, where],
                 "seed": options.seed,
                 "machine": machine,
-                "commit": commit,
                 "hours": round(seconds / 3600, 2),
             }
         )

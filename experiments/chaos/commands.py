@@ -21,6 +21,7 @@ from gelato.errors import InputError
 from gelato.progress import note
 from gelato.runs import loop, signals
 from gelato.runs.folder import open_run
+from gelato.runs.npz import read_arrays
 
 _SAC = ("sac.hidden=(8,)", "sac.epoch=5", "sac.branches=4", "sac.horizon=2", "sac.replay=16")
 _LATENT = ("hidden=(8,)", "forward_hidden=(8,)", "decoders=2", "batch_size=16", "updates=20")
@@ -202,8 +203,9 @@ def describe(root: Path) -> dict[str, object]:
 
 def _content(path: Path) -> object:
     if path.suffix == ".npz":
-        with np.load(path) as arrays:
-            kept = [name for name in sorted(arrays.files) if name not in ("stamp", "digest")]
+        arrays, _ = attempt(lambda: read_arrays(path))
+        if arrays is not None:
+            kept = [name for name in sorted(arrays) if name not in ("stamp", "digest")]
             return [(name, _hash(arrays[name].tobytes())) for name in kept]
     if path.name == "metrics.csv":
         lines = [line.split(",") for line in path.read_text().splitlines()]
