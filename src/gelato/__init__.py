@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gelato.errors import InputError
 from gelato.lazy import import_on_use
-from gelato.tasks import Task, register_task
 
 if TYPE_CHECKING:
     from gelato.data.columns import make_dataset
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from gelato.policy.evaluate import evaluate_policy
     from gelato.report.figures import register_figure
     from gelato.selection.select import select
+    from gelato.tasks import Task, register_task
     from gelato.training.environment import pessimistic_env
     from gelato.training.method import Method
     from gelato.training.policies import evaluate_run, trained_policies
@@ -75,7 +75,8 @@ __all__ = [
     "vary_method",
 ]
 
-# Names are imported on first use, so that workers and `gelato --help` do not wait for JAX.
+# Names are imported on first use, so that workers and `gelato --help` do not wait for JAX, and
+# `gelato.geometry` can be used alone.
 _HOMES = {
     "load": "gelato.data.reference",
     "make_dataset": "gelato.data.columns",
@@ -93,6 +94,8 @@ _HOMES = {
     "evaluate_policy": "gelato.policy.evaluate",
     "register_figure": "gelato.report.figures",
     "select": "gelato.selection.select",
+    "Task": "gelato.tasks",
+    "register_task": "gelato.tasks",
     "pessimistic_env": "gelato.training.environment",
     "Method": "gelato.training.method",
     "Parts": "gelato.training.presets",

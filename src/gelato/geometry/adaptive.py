@@ -5,6 +5,9 @@ coefficients are zero. Each level therefore starts from the curve of the level b
 pairs whose estimate is above the tolerance go on to the next level, which has twice as many modes
 and nodes.
 
+Each level also checks the estimate of the level before: if the length fell by more than it
+promised, the new estimate grows by the same factor.
+
 A minimiser finds a geodesic, which need not be the shortest. If the curve is much shorter than the
 straight line, the space is curved enough for other geodesics. Then curves that bend to several
 sides start as well and the shortest result is kept. On the host, in two dimensions, the shortest
@@ -39,7 +42,7 @@ from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
 
 Shapes = Float[Array, "starts modes dim"]
 # The minimiser stops when its predicted decrease is this fraction of the tolerance.
-PRECISION = 1 / 30
+PRECISION = 1 / 100
 # A curve that is shorter than the straight line by this factor has other starts.
 BENT = 1.05
 # Other starts leave the straight line by this fraction of its length.
@@ -49,6 +52,8 @@ DISTINCT = 0.1
 # Relative damping of the metric that measures a bulge: it limits steps in almost flat directions.
 BULGE_DAMPING = 0.1
 LARGEST_DIMENSION = 500
+# An estimate grows at most by this factor if the estimate of the level before was too small.
+LARGEST_FACTOR = 10.0
 # The smallest tolerance in units of rounding.
 SMALLEST = 32
 
@@ -96,20 +101,20 @@ class Adaptive(AbstractSolver):
         smallest = SMALLEST * float(jnp.finfo(a.dtype).eps)
         if self.tolerance < smallest:
             raise InputError(
-                f"The tolerance {self.tolerance:g} is below the precision of {a.dtype}. Use at least "
-                f"{smallest:.0e}, or double precision."
+                f"The tolerance {self.tolerance:g} is below the precision of {a.dtype}. "
+                f"Use at least {smallest:.0e}, or double precision."
             )
         found = self._solver(0).refine(metric, make_straight_curve(a, b, Legendre(self._modes(0))))
         line = make_straight_curve(a, b, Legendre(1))
         straight = length(metric, jax.lax.stop_gradient(line), self.levels[0][1])
         return Search(self._extend(found), straight, jnp.asarray(0))
 
-    def needs_exploring(self, search: Search) -> Bool[Array, "*batch"]:
+    def needs_exploring(self, search: Search) -> Bool[Array | np.ndarray, "*batch"]:
         """Return whether other starts could find a shorter curve."""
         bent = search.line > BENT * search.best.length
         return (self.starts > 0) & (bent | ~jnp.isfinite(search.best.length))
 
-    def needs_refining(self, search: Search, level: int) -> Bool[Array, "*batch"]:
+    def needs_refining(self, search: Search, level: int) -> Bool[Array | np.ndarray, "*batch"]:
         """Return whether the error is too large and the level was not solved yet."""
         return ~search.best.converged & (search.level < level)
 
@@ -118,8 +123,8 @@ class Adaptive(AbstractSolver):
     ) -> Search:
         """Solve a level from the best curve."""
         start = self._truncate(search.best.curve, level)
-        found = self._extend(self._solve(metric, start, level, needed))
-        return _choose(needed, Search(found, search.line, jnp.asarray(level)), search)
+        found = self._solve(metric, start, level, needed)
+        return self._advance(needed, search, found, found.length, level)
 
     def explore(
         self,
@@ -148,7 +153,28 @@ class Adaptive(AbstractSolver):
         equal = jnp.abs(lengths - best.length) <= (found.error + best.error) * best.length
         several = jnp.any(different & equal & (found.error <= DISTINCT))
         best = eqx.tree_at(lambda g: g.several, best, several)
-        return _choose(needed, Search(self._extend(best), search.line, jnp.asarray(level)), search)
+        return self._advance(needed, search, best, found.length[0], level)
+
+    def _advance(
+        self,
+        needed: Bool[Array, ""],
+        search: Search,
+        found: Geodesic,
+        continued: Scalar,
+        level: int,
+    ) -> Search:
+        """Replace the best curve; `continued` is the length that refining it led to."""
+        # If the length fell by more than the estimate, the new estimate is as much too small.
+        fell = jnp.abs(search.best.length - continued)
+        promised = search.best.error * continued
+        factor = jnp.where(fell > promised, fell / jnp.where(promised > 0, promised, 1), 1)
+        error = found.error * jax.lax.stop_gradient(jnp.clip(factor, 1, LARGEST_FACTOR))
+        found = eqx.tree_at(
+            lambda g: (g.error, g.converged, g.several),
+            self._extend(found),
+            (error, error <= self.tolerance, found.several | search.best.several),
+        )
+        return _choose(needed, Search(found, search.line, jnp.asarray(level)), search)
 
     def _solve(
         self, metric: AbstractMetric, start: Curve, level: int, needed: Bool[Array, ""]

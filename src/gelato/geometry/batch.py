@@ -7,7 +7,7 @@ after the other, so that a million pairs need the memory of one block.
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -27,8 +27,8 @@ from gelato.progress import progress
 
 # Pairs in one chunk. On a CPU a small chunk stays near the cache, which saves a third of the time.
 CHUNK_CPU, CHUNK = 512, 4096
-# In later rounds, a chunk waits for its slowest pair. Few pairs use a smaller compiled shape.
-ROUND_CHUNKS_CPU, ROUND_CHUNKS = (1, 16, 64), (64, 1024)
+# A chunk of a round waits for its slowest pair. Few pairs use a smaller compiled shape.
+ROUND_CHUNKS_CPU, ROUND_CHUNKS = (1, 16, 128), (64, 2048)
 # Chunks of one block.
 BLOCK = 16
 # Numbers in the metric tensors of one chunk.
@@ -99,7 +99,7 @@ def _solve_at_once(
 ) -> Kept:
     shapes = None
     if isinstance(solver, Converged) and starts.shape[1] == 2:
-        shapes = _find_graph_paths(metric, starts, ends, solver.modes)
+        shapes = jnp.asarray(_find_graph_paths(metric, starts, ends, solver.modes))
 
     def solve(a: Array, b: Array, shape: Array | None) -> Kept:
         return _solve_chunk(metric, solver, keep, a, b, shape)
@@ -110,10 +110,10 @@ def _solve_at_once(
 def _solve_in_rounds(
     metric: AbstractMetric, solver: Adaptive, starts: Array, ends: Array, chunk_size: int
 ) -> Geodesic:
-    def begin(a: Array, b: Array) -> Search:
-        return _begin(metric, solver, a, b)
+    def begin(pairs: tuple[Array, Array]) -> Search:
+        return _begin(metric, solver, *pairs)
 
-    found = map_in_chunks(begin, (starts, ends), chunk_size)
+    found = _apply(begin, (starts, ends), chunk_size)
     rows = np.flatnonzero(solver.needs_exploring(found))
     if len(rows):
         guesses = None
@@ -121,49 +121,48 @@ def _solve_in_rounds(
             modes = solver.levels[-1][0]
             guesses = _find_graph_paths(metric, starts[rows], ends[rows], modes)
 
-        def explore(search: Search, guess: Array | None) -> Search:
-            return _explore(metric, solver, search, guess)
+        def explore(task: tuple[Search, Host | None]) -> Search:
+            return _explore(metric, solver, *task)
 
-        found = _update(found, rows, explore, guesses)
+        explored = _apply(explore, (_take_rows(found, rows), guesses), chunk_size)
+        found = _replace_rows(found, rows, explored)
     for level in range(1, len(solver.levels)):
         rows = np.flatnonzero(solver.needs_refining(found, level))
         if len(rows):
 
-            def refine(search: Search, _: None, level: int = level) -> Search:
+            def refine(search: Search, level: int = level) -> Search:
                 return _refine(metric, solver, level, search)
 
-            found = _update(found, rows, refine, None)
+            refined = _apply(refine, _take_rows(found, rows), chunk_size)
+            found = _replace_rows(found, rows, refined)
     return found.best
 
 
-def _update(
-    found: Search,
-    rows: Int[np.ndarray, " rows"],
-    advance: Callable[..., Search],
-    guesses: Float[np.ndarray, "rows modes dim"] | None,
-) -> Search:
-    """Apply a round to some rows, in chunks of one of few compiled shapes."""
+def _apply(program: Callable[..., Search], tasks: Any, chunk_size: int) -> Search:
+    """Apply a compiled program to all rows in chunks of one of few shapes."""
+    count = len(jax.tree.leaves(tasks)[0])
     sizes = ROUND_CHUNKS_CPU if jax.default_backend() == "cpu" else ROUND_CHUNKS
-    size = next((size for size in sizes if size >= len(rows)), sizes[-1])
-    selected = _take_rows(found, rows)
+    size = next((size for size in sizes if size >= count), sizes[-1])
+    size = min(size, chunk_size)
     # The last chunk repeats its last row, so that all chunks have one shape.
-    padded = np.minimum(np.arange(-(-len(rows) // size) * size), len(rows) - 1)
-    parts = []
-    for chunk in padded.reshape(-1, size):
-        guess = None if guesses is None else guesses[chunk]
-        parts.append(jax.tree.map(np.asarray, advance(_take_rows(selected, chunk), guess)))
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(rows)], *parts)
-    return jax.tree.map(lambda old, new: _replace_rows(old, rows, new), found, joined)
+    rows = np.minimum(np.arange(-(-count // size) * size), count - 1)
+    results = []
+    for chunk in rows.reshape(-1, size):
+        results.append(jax.tree.map(np.asarray, program(_take_rows(tasks, chunk))))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *results)
 
 
-def _take_rows(tree: Search, rows: Int[np.ndarray, " rows"]) -> Search:
+def _take_rows(tree: Kept, rows: Int[np.ndarray, " rows"]) -> Kept:
     return jax.tree.map(lambda leaf: leaf[rows], tree)
 
 
-def _replace_rows(old: np.ndarray, rows: Int[np.ndarray, " rows"], new: np.ndarray) -> np.ndarray:
-    replaced = old.copy()
-    replaced[rows] = new
-    return replaced
+def _replace_rows(tree: Search, rows: Int[np.ndarray, " rows"], new: Search) -> Search:
+    def replace(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        replaced = old.copy()
+        replaced[rows] = new
+        return replaced
+
+    return jax.tree.map(replace, tree, new)
 
 
 def _find_graph_paths(
@@ -205,9 +204,9 @@ def _begin(metric: AbstractMetric, solver: Adaptive, starts: Array, ends: Array)
 
 @eqx.filter_jit
 def _explore(
-    metric: AbstractMetric, solver: Adaptive, search: Search, guess: Array | None
+    metric: AbstractMetric, solver: Adaptive, search: Search, guess: Host | None
 ) -> Search:
-    def explore(search: Search, guess: Array | None) -> Search:
+    def explore(search: Search, guess: Host | None) -> Search:
         return solver.explore(metric, search, jnp.asarray(True), guess)
 
     return jax.vmap(explore)(search, guess)

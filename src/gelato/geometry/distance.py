@@ -8,7 +8,7 @@ functions is `Adaptive()`.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Float
 
 from gelato.errors import InputError
 from gelato.geometry.adaptive import Adaptive
@@ -136,5 +136,5 @@ def _keep_all(geodesic: Geodesic) -> Geodesic:
     return geodesic
 
 
-def _keep_numbers(geodesic: Geodesic) -> tuple[Array, Array, Bool[Array, "*batch"]]:
+def _keep_numbers(geodesic: Geodesic) -> tuple[Host, Host, Host]:
     return geodesic.length, geodesic.error, geodesic.converged
