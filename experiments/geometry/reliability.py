@@ -4,8 +4,8 @@
 
 The default solver runs in single precision on every manifold and on trained decoders, for near and
 far pairs and two tolerances. True errors are relative to the closed form. Where there is none, they
-are relative to the shortest of several curves that a solver with 20 modes finds in double precision
-from the straight line, from the solver's own curve and from random bulges.
+are relative to the shortest of several curves that a solver with 12 modes finds in double precision
+from the straight line, from the solver's own curve and from a random bulge.
 
 Each record holds the share of pairs whose true error is below the estimate (`covered`), the median
 of estimate / true error (`median_ratio`; errors below rounding count as rounding), the share of
@@ -44,9 +44,9 @@ from gelato.runs.records import merge_records
 Record = dict[str, Any]
 KEYS = ("device", "manifold", "range", "tolerance")
 RANGES, TOLERANCES = ("near", "far"), (1e-3, 1e-4)
-REFERENCE = Converged(modes=20, nodes=48, precision=1e-9, iterations=300)
+REFERENCE = Converged(modes=12, nodes=32, precision=1e-8, iterations=200)
 # Random bulges of the reference, by this fraction of the chord and more.
-BULGES, BULGE = 2, 0.3
+BULGES, BULGE = 1, 0.3
 POINTS = 2000
 # Errors below this many units of rounding count as rounding.
 ROUNDING = 4 * float(np.finfo(np.float32).eps)

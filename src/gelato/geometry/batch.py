@@ -7,7 +7,8 @@ after the other, so that a million pairs need the memory of one block.
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -41,7 +42,8 @@ Host = Array | np.ndarray
 Kept = TypeVar("Kept")
 
 
-class Pairs(NamedTuple):
+@dataclass(frozen=True)
+class Pairs:
     """Pairs of rows of two sets of points."""
 
     starts: Float[Host, "n dim"]
@@ -49,10 +51,42 @@ class Pairs(NamedTuple):
     rows: Int[np.ndarray, " pairs"]
     columns: Int[np.ndarray, " pairs"]
 
-    def select(self, chosen: slice) -> tuple[Array, Array]:
+    @property
+    def count(self) -> int:
+        """Number of pairs."""
+        return len(self.rows)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the points."""
+        return self.starts.shape[1]
+
+    def select(self, begin: int, end: int) -> tuple[Array, Array]:
         """Take the points of some pairs."""
-        starts = jnp.asarray(self.starts[self.rows[chosen]])
-        return starts, jnp.asarray(self.ends[self.columns[chosen]])
+        starts = jnp.asarray(self.starts[self.rows[begin:end]])
+        return starts, jnp.asarray(self.ends[self.columns[begin:end]])
+
+
+class Triangle(Pairs):
+    """All pairs of different rows of one set of points, in the order of `np.triu_indices`.
+
+    The row numbers are computed on use, because those of 10,000 points would fill 800 MB.
+    """
+
+    def __init__(self, points: Float[Host, "n dim"]):
+        lengths = np.arange(len(points) - 1, -1, -1)
+        firsts = np.concatenate([[0], np.cumsum(lengths)])
+        super().__init__(points, points, firsts, np.arange(len(points)))
+
+    @property
+    def count(self) -> int:
+        return int(self.rows[-1])
+
+    def select(self, begin: int, end: int) -> tuple[Array, Array]:
+        pairs = np.arange(begin, min(end, self.count))
+        rows = np.searchsorted(self.rows, pairs, side="right") - 1
+        columns = pairs - self.rows[rows] + rows + 1
+        return jnp.asarray(self.starts[rows]), jnp.asarray(self.ends[columns])
 
 
 def solve_pairs(
@@ -67,12 +101,12 @@ def solve_pairs(
     `keep` must be a function of a module, because a new function object would compile again.
     """
     check_pairs(metric, pairs)
-    chunk_size = chunk_size or choose_chunk_size(pairs.starts.shape[1], solver)
-    begins = range(0, len(pairs.rows), BLOCK * chunk_size)
+    chunk_size = chunk_size or choose_chunk_size(pairs.dim, solver)
+    begins = range(0, pairs.count, BLOCK * chunk_size)
     kept = []
     with progress("geodesics", len(begins)) if len(begins) > 1 else nullcontext() as advance:
         for begin in begins:
-            a, b = pairs.select(slice(begin, begin + BLOCK * chunk_size))
+            a, b = pairs.select(begin, begin + BLOCK * chunk_size)
             if isinstance(solver, Adaptive):
                 kept.append(keep(_solve_in_rounds(metric, solver, a, b, chunk_size)))
             else:
@@ -222,11 +256,11 @@ def _refine(metric: AbstractMetric, solver: Adaptive, level: int, search: Search
 
 def check_pairs(metric: AbstractMetric, pairs: Pairs) -> None:
     """Raise an error if there is nothing to measure or a tensor field is no metric."""
-    if not len(pairs.rows):
+    if not pairs.count:
         raise InputError("There are no pairs to measure. Pass at least one point.")
     if isinstance(metric, AbstractImmersed):
         return  # A pullback is symmetric and not negative.
-    points = pairs.select(slice(CHECKED))[0]
+    points = pairs.select(0, CHECKED)[0]
     for point, G in zip(points, np.asarray(_evaluate(metric, points))):
         size = np.max(np.abs(G))
         if not np.isfinite(size):

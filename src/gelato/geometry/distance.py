@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from gelato.errors import InputError
 from gelato.geometry.adaptive import Adaptive
-from gelato.geometry.batch import Host, Pairs, solve_pairs
+from gelato.geometry.batch import Host, Pairs, Triangle, solve_pairs
 from gelato.geometry.curve import Scalar
 from gelato.geometry.metric import AbstractMetric, Point
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
@@ -64,15 +64,17 @@ def pairwise(
 ) -> Float[np.ndarray, "n n"]:
     """Compute the symmetric matrix of distances between points.
 
-    Each pair is solved once. Besides the matrix, memory is needed for one block of pairs.
+    Each pair is solved once. Besides the matrix, memory is needed for two numbers of each pair.
     """
     points = np.asarray(points)
     values = np.zeros((len(points), len(points)), dtype=points.dtype)
-    rows, columns = np.triu_indices(len(points), k=1)
-    if len(rows):
-        lengths = _measure(metric, Pairs(points, points, rows, columns), solver, chunk_size)
-        values[rows, columns] = lengths
-        values[columns, rows] = lengths
+    if len(points) > 1:
+        lengths = _measure(metric, Triangle(points), solver, chunk_size)
+        begin = 0
+        for i in range(len(points) - 1):
+            row = lengths[begin : begin + len(points) - 1 - i]
+            values[i, i + 1 :] = values[i + 1 :, i] = row
+            begin += len(row)
     return values
 
 
@@ -118,7 +120,7 @@ def _measure(
     lengths, errors, converged = (np.asarray(part) for part in found)
     bad = np.flatnonzero(~np.isfinite(lengths))
     if len(bad):
-        start, end = pairs.select(slice(bad[0], bad[0] + 1))
+        start, end = pairs.select(int(bad[0]), int(bad[0]) + 1)
         raise InputError(
             f"The metric is not finite between {start[0]} and {end[0]} "
             f"({len(bad)} of {len(lengths)} pairs). Check the decoder and the points there."
