@@ -17,6 +17,7 @@ from gelato.geometry import (
     lower_bound,
     pairwise,
 )
+from gelato.geometry.batch import Triangle
 
 
 def on_paraboloid(z):
@@ -80,6 +81,16 @@ def test_in_two_dimensions_a_geodesic_goes_around_a_hill_the_straight_line_canno
     assert around.length < 0.6 * over.length
     assert around.converged
     assert abs(around.curve(jnp.array(0.5))[1]) > 0.3
+
+
+def test_the_pairs_of_a_matrix_are_those_above_its_diagonal():
+    points = np.arange(7.0)[:, None]
+    rows, columns = np.triu_indices(7, k=1)
+    triangle = Triangle(points)
+    assert triangle.count == len(rows)
+    starts, ends = triangle.select(5, 100)
+    np.testing.assert_array_equal(starts[:, 0], rows[5:])
+    np.testing.assert_array_equal(ends[:, 0], columns[5:])
 
 
 def test_all_functions_have_one_default_solver():

@@ -76,7 +76,7 @@ class Adaptive(AbstractSolver):
     is much shorter than the straight line.
     """
 
-    tolerance: float = eqx.field(static=True, default=1e-3)
+    tolerance: float | Scalar = 1e-3
     levels: tuple[tuple[int, int], ...] = eqx.field(
         static=True, default=((4, 8), (8, 18), (16, 36), (32, 72))
     )
@@ -93,21 +93,26 @@ class Adaptive(AbstractSolver):
     def begin(self, metric: AbstractMetric, a: Point, b: Point) -> Search:
         """Solve the first level from the straight line."""
         check_dimensions(a, b)
-        if a.size > LARGEST_DIMENSION:
-            raise InputError(
-                f"Adaptive handles at most {LARGEST_DIMENSION} dimensions, but the points have "
-                f"{a.size}. Use Near or Straight."
-            )
-        smallest = SMALLEST * float(jnp.finfo(a.dtype).eps)
-        if self.tolerance < smallest:
-            raise InputError(
-                f"The tolerance {self.tolerance:g} is below the precision of {a.dtype}. "
-                f"Use at least {smallest:.0e}, or double precision."
-            )
+        self.check(a.size, a.dtype)
         found = self._solver(0).refine(metric, make_straight_curve(a, b, Legendre(self._modes(0))))
         line = make_straight_curve(a, b, Legendre(1))
         straight = length(metric, jax.lax.stop_gradient(line), self.levels[0][1])
         return Search(self._extend(found), straight, jnp.asarray(0))
+
+    def check(self, dim: int, dtype: np.dtype) -> None:
+        """Raise an error if the solver cannot handle points of this dimension and type."""
+        if dim > LARGEST_DIMENSION:
+            raise InputError(
+                f"Adaptive handles at most {LARGEST_DIMENSION} dimensions, but the points have "
+                f"{dim}. Use Near or Straight."
+            )
+        smallest = SMALLEST * float(jnp.finfo(dtype).eps)
+        # Inside a compiled program the tolerance may have no value yet.
+        if isinstance(self.tolerance, float) and self.tolerance < smallest:
+            raise InputError(
+                f"The tolerance {self.tolerance:g} is below the precision of {dtype}. "
+                f"Use at least {smallest:.0e}, or double precision."
+            )
 
     def needs_exploring(self, search: Search) -> Bool[Array | np.ndarray, "*batch"]:
         """Return whether other starts could find a shorter curve."""

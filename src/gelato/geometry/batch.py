@@ -102,6 +102,12 @@ def solve_pairs(
     """
     check_pairs(metric, pairs)
     chunk_size = chunk_size or choose_chunk_size(pairs.dim, solver)
+    if isinstance(solver, Adaptive):
+        dtype = jnp.result_type(pairs.starts)
+        solver.check(pairs.dim, dtype)
+        # As an array, so that all tolerances share the compiled programs.
+        tolerance = jnp.asarray(solver.tolerance, dtype)
+        solver = eqx.tree_at(lambda solver: solver.tolerance, solver, tolerance)
     begins = range(0, pairs.count, BLOCK * chunk_size)
     kept = []
     with progress("geodesics", len(begins)) if len(begins) > 1 else nullcontext() as advance:

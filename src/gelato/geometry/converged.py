@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from gelato.geometry.curve import (
     Curve,
     Legendre,
+    Scalar,
     compute_gauss_nodes,
     compute_length_and_energy,
     energy,
@@ -38,8 +39,8 @@ class Converged(AbstractSolver):
     modes: int = eqx.field(static=True, default=8)
     nodes: int = eqx.field(static=True, default=24)
     iterations: int = eqx.field(static=True, default=200)
-    tolerance: float = eqx.field(static=True, default=1e-3)
-    precision: float = eqx.field(static=True, default=1e-6)
+    tolerance: float | Scalar = 1e-3
+    precision: float | Scalar = 1e-6
     damping: float = eqx.field(static=True, default=1e-3)
 
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
@@ -74,7 +75,7 @@ class Converged(AbstractSolver):
 
         origin = jnp.zeros(fixed.coefficients.size, fixed.start.dtype)
         smallest = 8 * float(jnp.finfo(origin.dtype).eps)
-        precision = max(self.precision, smallest)
+        precision = jnp.maximum(self.precision, smallest)
         found = jax.lax.stop_gradient(
             minimise(
                 objective,

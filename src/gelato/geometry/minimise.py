@@ -46,7 +46,7 @@ def minimise(
     x: Vector,
     precondition: Callable[[Vector], Vector],
     iterations: int | Int[Array, ""],
-    tolerance: float,
+    tolerance: float | Scalar,
 ) -> Minimum:
     """Minimise a function; `precondition` is an approximate inverse of its Hessian.
 

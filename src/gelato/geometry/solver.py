@@ -56,7 +56,7 @@ def make_geodesic(
     metric: AbstractMetric,
     curve: Curve,
     nodes: int,
-    tolerance: float,
+    tolerance: float | Scalar,
     remaining: Scalar | float = 0.0,
 ) -> Geodesic:
     """Measure a curve that a solver found, and estimate the error of its length.
