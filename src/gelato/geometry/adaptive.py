@@ -9,10 +9,11 @@ Each level also checks the estimate of the level before: if the length fell by m
 promised, the new estimate grows by the same factor.
 
 A minimiser finds a geodesic, which need not be the shortest. If the curve is much shorter than the
-straight line, the space is curved enough for other geodesics. Then curves that bend to several
-sides start as well and the shortest result is kept. On the host, in two dimensions, the shortest
-path on a graph is one more start. No method that looks at finitely many curves can exclude a
-shorter one, so the error is an estimate relative to the geodesics near the curve that was found.
+straight line, or much longer than the ambient distance of its ends, the space is curved enough for
+other geodesics. Then curves that bend to several sides start as well and the shortest is kept. On
+the host, in two dimensions, the shortest path on a graph is one more start. No method that looks at
+finitely many curves can exclude a shorter one, so the error is an estimate relative to the
+geodesics near the curve that was found.
 
 As a function of one pair, `Adaptive` is one program in which finished pairs take no iterations.
 `gelato.geometry.distance` runs the same steps on the host, each as one program over the pairs that
@@ -37,14 +38,16 @@ from gelato.geometry.curve import (
     length,
     make_straight_curve,
 )
-from gelato.geometry.metric import AbstractMetric, Point
-from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
+from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
+from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions, lower_bound
 
 Shapes = Float[Array, "starts modes dim"]
 # The minimiser stops when its predicted decrease is this fraction of the tolerance.
 PRECISION = 1 / 100
-# A curve that is shorter than the straight line by this factor has other starts.
-BENT = 1.05
+# A curve has other starts if the straight line is longer by the factor BENT, or if the curve is
+# longer than the ambient distance of its ends by the factor FOLDED (a straight line over the ridge
+# of a hill is a geodesic).
+BENT, FOLDED = 1.05, 1.25
 # Other starts leave the straight line by this fraction of its length.
 BULGE = 0.5
 # Two curves are different if their distance is more than this fraction of their length.
@@ -61,19 +64,19 @@ SMALLEST = 32
 class Search(eqx.Module):
     """The best geodesic so far, whose curve has the modes of the last level.
 
-    `line` is the length of the straight line, and `level` the level that was solved last.
+    `bent` means that there may be other geodesics, and `level` is the level that was solved last.
     """
 
     best: Geodesic
-    line: Scalar
+    bent: Bool[Array, ""]
     level: Int[Array, ""]
 
 
 class Adaptive(AbstractSolver):
     """Refine until the estimated relative error of the length is at most `tolerance`.
 
-    `levels` are pairs (modes, Gauss nodes). `starts` is the number of other starts for a curve that
-    is much shorter than the straight line.
+    `levels` are pairs (modes, Gauss nodes). `starts` is the number of other starts where the space
+    is strongly curved.
     """
 
     tolerance: float | Scalar = 1e-3
@@ -85,9 +88,11 @@ class Adaptive(AbstractSolver):
 
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
         search = self.begin(metric, a, b)
-        search = self.explore(metric, search, self.needs_exploring(search))
+        if self.starts > 0:
+            search = self.explore(metric, search, search.bent)
         for level in range(1, len(self.levels)):
-            search = self.refine(metric, search, level, self.needs_refining(search, level))
+            needed = ~search.best.converged & (search.level < level)
+            search = self.refine(metric, search, level, needed)
         return search.best
 
     def begin(self, metric: AbstractMetric, a: Point, b: Point) -> Search:
@@ -96,8 +101,11 @@ class Adaptive(AbstractSolver):
         self.check(a.size, a.dtype)
         found = self._solver(0).refine(metric, make_straight_curve(a, b, Legendre(self._modes(0))))
         line = make_straight_curve(a, b, Legendre(1))
-        straight = length(metric, jax.lax.stop_gradient(line), self.levels[0][1])
-        return Search(self._extend(found), straight, jnp.asarray(0))
+        bent = length(metric, line, self.levels[0][1]) > BENT * found.length
+        if isinstance(metric, AbstractImmersed):
+            bent |= found.length > FOLDED * lower_bound(metric, a, b)
+        bent |= ~jnp.isfinite(found.length)
+        return Search(self._extend(found), bent, jnp.asarray(0))
 
     def check(self, dim: int, dtype: np.dtype) -> None:
         """Raise an error if the solver cannot handle points of this dimension and type."""
@@ -113,15 +121,6 @@ class Adaptive(AbstractSolver):
                 f"The tolerance {self.tolerance:g} is below the precision of {dtype}. "
                 f"Use at least {smallest:.0e}, or double precision."
             )
-
-    def needs_exploring(self, search: Search) -> Bool[Array | np.ndarray, "*batch"]:
-        """Return whether other starts could find a shorter curve."""
-        bent = search.line > BENT * search.best.length
-        return (self.starts > 0) & (bent | ~jnp.isfinite(search.best.length))
-
-    def needs_refining(self, search: Search, level: int) -> Bool[Array | np.ndarray, "*batch"]:
-        """Return whether the error is too large and the level was not solved yet."""
-        return ~search.best.converged & (search.level < level)
 
     def refine(
         self, metric: AbstractMetric, search: Search, level: int, needed: Bool[Array, ""]
@@ -179,7 +178,7 @@ class Adaptive(AbstractSolver):
             self._extend(found),
             (error, error <= self.tolerance, found.several | search.best.several),
         )
-        return _choose(needed, Search(found, search.line, jnp.asarray(level)), search)
+        return _choose(needed, Search(found, search.bent, jnp.asarray(level)), search)
 
     def _solve(
         self, metric: AbstractMetric, start: Curve, level: int, needed: Bool[Array, ""]

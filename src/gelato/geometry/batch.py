@@ -154,7 +154,7 @@ def _solve_in_rounds(
         return _begin(metric, solver, *pairs)
 
     found = _apply(begin, (starts, ends), chunk_size)
-    rows = np.flatnonzero(solver.needs_exploring(found))
+    rows = np.flatnonzero(found.bent & (solver.starts > 0))
     if len(rows):
         guesses = None
         if starts.shape[1] == 2:
@@ -162,12 +162,12 @@ def _solve_in_rounds(
             guesses = _find_graph_paths(metric, starts[rows], ends[rows], modes)
 
         def explore(task: tuple[Search, Host | None]) -> Search:
-            return _explore(metric, solver, *task)
+            return _explore(metric, solver, *jax.tree.map(jnp.asarray, task))
 
         explored = _apply(explore, (_take_rows(found, rows), guesses), chunk_size)
         found = _replace_rows(found, rows, explored)
     for level in range(1, len(solver.levels)):
-        rows = np.flatnonzero(solver.needs_refining(found, level))
+        rows = np.flatnonzero(~found.best.converged & (found.level < level))
         if len(rows):
 
             def refine(search: Search, level: int = level) -> Search:
@@ -244,9 +244,9 @@ def _begin(metric: AbstractMetric, solver: Adaptive, starts: Array, ends: Array)
 
 @eqx.filter_jit
 def _explore(
-    metric: AbstractMetric, solver: Adaptive, search: Search, guess: Host | None
+    metric: AbstractMetric, solver: Adaptive, search: Search, guess: Array | None
 ) -> Search:
-    def explore(search: Search, guess: Host | None) -> Search:
+    def explore(search: Search, guess: Array | None) -> Search:
         return solver.explore(metric, search, jnp.asarray(True), guess)
 
     return jax.vmap(explore)(search, guess)
