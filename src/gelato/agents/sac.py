@@ -16,18 +16,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
+from gelato.agents.logged import check_discount, cosine_decay, make_critics
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.compilation import Work, count_products, fuse_small_arrays
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.dynamics.interface import Latent
-from gelato.errors import InputError, require_positive
+from gelato.errors import require_positive
 from gelato.mdp.pessimistic import Step, rollout, start_episodes
 from gelato.model.networks import apply_members
-from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
+from gelato.random_streams import IMAGINE, INIT, LEARN, NOISE, derive_key
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
 _CRITICS = 2
@@ -56,11 +57,15 @@ class SACState(eqx.Module):
 
 
 class Draws(eqx.Module):
-    """The random numbers of an update: rows of the log and of the buffer, noise for actions."""
+    """The random numbers of an update: rows of the log and of the buffer, noise for actions.
+
+    `key` is for further random numbers of a subclass.
+    """
 
     logged: Int[Array, "*updates size"]
     imagined: Int[Array, "*updates size"]
     noise: Float[Array, "*updates 2 size action"]
+    key: PRNGKeyArray
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,13 @@ class SAC(AbstractAgent):
     """Capacity of the replay buffer, in imagined steps."""
     critic_norm: bool = True
     """Whether the hidden layers of the critics are normalised."""
+    soft_targets: bool = True
+    """Whether the targets of the critics contain the entropy of the policy."""
 
     def __post_init__(self) -> None:
         require_positive(self, "hidden", "actor_rate", "critic_rate", "target_rate", "batch_size")
         require_positive(self, "updates", "epoch", "branches", "horizon", "replay")
-        if not 0 < self.discount < 1:
-            raise InputError(f"discount is {self.discount}; it must lie strictly between 0 and 1")
+        check_discount(self.discount)
 
     @property
     def updates_per_rollout(self) -> int:
@@ -109,11 +115,9 @@ class SAC(AbstractAgent):
     def init(self, view: View, *, key: PRNGKeyArray) -> SACState:
         latent_size, space = view.latent_size, view.action_space
         actor_key, critic_key = jax.random.split(derive_key(key, INIT))
-        critics = eqx.filter_vmap(
-            lambda key: Critic(
-                latent_size, space.size, self.hidden, normalised=self.critic_norm, key=key
-            )
-        )(jax.random.split(critic_key, _CRITICS))
+        critics = make_critics(
+            view, self.hidden, _CRITICS, normalised=self.critic_norm, key=critic_key
+        )
         networks = SACNetworks(
             Actor(latent_size, space, self.hidden, key=actor_key),
             critics,
@@ -175,8 +179,11 @@ class SAC(AbstractAgent):
         self, view: View, state: SACState, draws: Draws
     ) -> tuple[SACState, Float[Array, " metrics"]]:
         """Update critics, actor and temperature on one batch of logged and imagined steps."""
-        rows = _gather(view, state.replay, draws)
-        batch = unpack(rows, view.latent_size)
+        from_log = self.choose_real_rows(view)
+        rows = jnp.where(
+            from_log[:, None], view.logged[draws.logged], state.replay.rows[draws.imagined]
+        )
+        batch = self.prepare_batch(view, state, unpack(rows, view.latent_size), from_log, draws)
         trainable, static = eqx.partition(state.networks, eqx.is_array)
 
         def loss(trainable: SACNetworks) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
@@ -192,12 +199,29 @@ class SAC(AbstractAgent):
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return SACState(networks, targets, optimiser, state.replay, state.step + 1), metrics
 
-    def compute_actor_decay(self, state: SACState) -> Float[Array, ""]:
-        """Return the share of the actor's first rate that is left.
+    def choose_real_rows(self, view: View) -> Bool[Array, " size"]:
+        """Return which rows of a batch come from the log: the first ones.
 
-        It falls to zero, so that the last policy does not depend on the last few batches.
+        Both kinds are gathered, since the fraction of real data differs between policies of one
+        program.
         """
-        return 0.5 * (1 + jnp.cos(jnp.pi * state.step / self.updates))
+        return jnp.arange(self.batch_size) < jnp.round(view.real_fraction * self.batch_size)
+
+    def prepare_batch(
+        self,
+        view: View,
+        state: SACState,
+        batch: Experience,
+        from_log: Bool[Array, " size"],
+        draws: Draws,
+    ) -> Experience:
+        """Return the batch to learn from. A subclass can change it, for example its rewards."""
+        del view, state, from_log, draws
+        return batch
+
+    def compute_actor_decay(self, state: SACState) -> Float[Array, ""]:
+        """Return the share of the actor's first rate that is left."""
+        return cosine_decay(state.step, self.updates)
 
     def compute_value_bounds(self, view: View) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the lowest and the highest possible value.
@@ -217,6 +241,7 @@ class SAC(AbstractAgent):
             jax.random.randint(real_key, (size,), 0, len(view.logged)),
             jax.random.randint(replay_key, (size,), 0, jnp.maximum(replay.filled, 1)),
             jax.random.normal(noise_key, (2, size, view.action_space.size)),
+            jax.random.fold_in(key, NOISE),
         )
 
     def _loss(
@@ -230,9 +255,8 @@ class SAC(AbstractAgent):
         """Return the sum of three losses. Each loss has gradients only for its own parameters."""
         actor = networks.actor
         temperature = jax.lax.stop_gradient(jnp.exp(networks.log_temperature))
-        after, _ = compute_soft_values(
-            actor, target_critics, batch.next_latents, temperature, noise[0]
-        )
+        weight = temperature if self.soft_targets else jnp.zeros(())
+        after, _ = compute_soft_values(actor, target_critics, batch.next_latents, weight, noise[0])
         target = batch.rewards + self.discount * (1 - batch.terminated) * after
         target = jax.lax.stop_gradient(jnp.clip(target, *self.compute_value_bounds(view)))
         # Without the barrier XLA computes all of it inside the reduction of a metric, which takes
@@ -264,16 +288,6 @@ def _pack_steps(steps: Step) -> Float[Array, "n columns"]:
         steps.terminated.astype(jnp.float32),
     )
     return pack(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows))
-
-
-def _gather(view: View, replay: ReplayBuffer, draws: Draws) -> Float[Array, "size columns"]:
-    """Take the first rows from the log and the rest from the buffer.
-
-    Both are gathered, since the fraction of real data differs between policies of one program.
-    """
-    size = len(draws.logged)
-    from_log = jnp.arange(size) < jnp.round(view.real_fraction * size)
-    return jnp.where(from_log[:, None], view.logged[draws.logged], replay.rows[draws.imagined])
 
 
 def compute_soft_values(

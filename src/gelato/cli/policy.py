@@ -235,10 +235,7 @@ def _change_parts(
     parts: "Parts", updates: int | None, model_updates: int | None, state_noise: float | None
 ) -> "Parts":
     if updates is not None:
-        sac = replace(parts.sac, updates=updates, epoch=min(parts.sac.epoch, updates))
-        cloning = replace(parts.cloning, updates=updates, epoch=sac.epoch)
-        ppo = None if parts.ppo is None else replace(parts.ppo, updates=updates)
-        parts = replace(parts, sac=sac, cloning=cloning, ppo=ppo)
+        parts = parts.change_updates(updates)
     if model_updates is not None:
         second = max(1, model_updates // 5)
         model = replace(parts.latent.model, updates=model_updates, variance_updates=second)
