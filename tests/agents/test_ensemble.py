@@ -11,17 +11,15 @@ import pytest
 
 from gelato.data.spaces import Continuous
 from gelato.data.transitions import Dataset, Standardiser, Transitions
-from gelato.dynamics.ensemble import (
-    EnsembleConfig,
+from gelato.dynamics.ensemble import LargestDeviation
+from gelato.dynamics.ensemble_training import (
     EnsembleData,
-    LargestDeviation,
-    Member,
-    StateDynamics,
     _init,
     _keep_best,
     _resample,
     fit_ensemble,
 )
+from gelato.dynamics.state import EnsembleConfig, Member, StateDynamics
 from gelato.errors import InputError
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP

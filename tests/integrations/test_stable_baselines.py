@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import make_vec
 
-from gelato.agents.online import train_online
+from experiments.online import train_online
 from gelato.agents.ppo import PPO
 from gelato.data.spaces import Discrete
 from gelato.mdp.env import PessimisticEnv

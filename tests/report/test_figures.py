@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.figures import four_rooms, penalties
-from experiments.rooms import air_distances, score_distances
+from experiments.rooms import air_distances, compute_walking_distances, score_distances
 from gelato.cli import main
 from gelato.data.reference import load
 from gelato.errors import InputError
@@ -25,7 +25,7 @@ from gelato.report import (
     register_figure,
 )
 from gelato.report.latent_space import measure_plane
-from gelato.tasks.four_rooms import FREE, compute_walking_distances, list_free_cells, move
+from gelato.tasks.four_rooms import FREE, list_free_cells, move
 from gelato.uncertainty.scores import auroc
 
 SCRIPTS = {"four-rooms": four_rooms.main, "penalties": penalties.main}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tyro.conf import Positional
 
 from gelato.cli.data import Ref
-from gelato.cli.output import check_picture, print_json, print_table
+from gelato.cli.output import check_picture, format_number, print_json, print_table
 from gelato.cli.parsing import Commands
 
 if TYPE_CHECKING:
@@ -116,9 +116,6 @@ def print_check(result: dict[str, Any]) -> None:
     from gelato.progress import note
     from gelato.report.references import shorten_reference
 
-    def number(value: float | int | None, form: str = ".4f") -> str:
-        return "-" if value is None else f"{value:{form}}"
-
     seeds = result["seeds"]
     rows = [
         ("R² of the state change", "delta_r2", ".4f"),
@@ -132,15 +129,16 @@ def print_check(result: dict[str, Any]) -> None:
         ("termination recall", "termination_recall", ".3f"),
         ("active latent dimensions", "active_latents", "d"),
     ]
-    lines = [(label, *(number(seed[key], form) for seed in seeds)) for label, key, form in rows]
+    lines = []
+    for label, key, form in rows:
+        lines.append((label, *(format_number(seed[key], form) for seed in seeds)))
     horizon = seeds[0]["rollouts"]["horizon"]
     for steps in sorted({1, min(10, horizon), horizon}):
         errors = (f"{s['rollouts']['rmse'][steps - 1]:.3f}" for s in seeds)
         lines.append((f"rollout RMSE after {steps} steps (std)", *errors))
-    lines += [
-        (f"objective: {term}", *(number(seed["objective"][term], ".3f") for seed in seeds))
-        for term in seeds[0]["objective"]
-    ]
+    for term in seeds[0]["objective"]:
+        values = (format_number(seed["objective"][term], ".3f") for seed in seeds)
+        lines.append((f"objective: {term}", *values))
     held_out = f"{result['held_out_transitions']:,} held-out transitions"
     title = f"{shorten_reference(result['dataset'])}, {held_out}"
     print_table((title, *(f"seed {seed['seed']}" for seed in seeds)), lines)

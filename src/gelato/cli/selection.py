@@ -55,7 +55,7 @@ def print_verdict(found: "Selection") -> None:
     rows = []
     for candidate, score in found.ranking[:_SHOWN]:
         cells = [_write(candidate.find(name)) for name in estimators]
-        rows.append((candidate.method, str(candidate.seed), f"{score:.2f}", *cells))
+        rows.append((candidate.method, candidate.seed, f"{score:.2f}", *cells))
     print_title(f"{shorten_reference(found.dataset)}, estimates from the log alone, best first")
     print_table(("policy", "seed", "mean rank", *estimators), rows)
     behaviour, estimate = found.behaviour, found.estimate

@@ -1,8 +1,6 @@
 """The policies of a finished training: read from its run folder, and evaluated again."""
 
-import math
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +9,7 @@ from gelato.policy.evaluate import find_environment, open_evaluator
 from gelato.policy.policy import DeployedPolicy, load_policies
 from gelato.progress import note, progress
 from gelato.runs.folder import Run
-from gelato.runs.records import Record, read_records
+from gelato.runs.records import Record
 from gelato.tasks.task import normalise_score
 from gelato.training.method import find_family
 
@@ -109,21 +107,6 @@ def _find_groups(folder: Path) -> list[Path]:
     described = [*folder.glob("policies/*/run.json"), *folder.glob("*/run.json")]
     groups = sorted(path.parent for path in described)
     return [group for group in groups if Run(group).description["kind"] == "agents"]
-
-
-def most_valued(run: Path | str) -> list[TrainedPolicy]:
-    """Return, for every method, the policy with the largest value in its own pessimistic MDP. This
-    needs no environment.
-    """
-    records = read_records(Run(Path(run)).results)
-    values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
-
-    def value(trained: TrainedPolicy) -> float:
-        known = values[trained.method, trained.seed]
-        return -math.inf if known is None else float(known)
-
-    by_method = groupby(trained_policies(run), key=lambda trained: trained.method)
-    return [max(own, key=value) for _, own in by_method]
 
 
 def evaluate_run(
