@@ -196,7 +196,7 @@ def test_trust_tells_data_from_foreign_inputs_and_refuses_bad_ones(hopper: Fitte
     ]:
         with pytest.raises(InputError, match=message):
             trust(*bad)
-    with pytest.raises(InputError, match="has no seed 7"):
+    with pytest.raises(InputError, match="has no model for seed 7"):
         Trust(hopper, seed=7)
 
 

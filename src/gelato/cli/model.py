@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from gelato.cli.data import Ref
+from gelato.cli.arguments import ModelRun, MovedData, Ref
 from gelato.cli.output import check_picture, format_number, print_json, print_table
 from gelato.cli.parsing import Commands
 
@@ -67,19 +67,17 @@ def fit(
 
 @model.command
 def check(
-    run: Positional[Path],
+    run: Positional[ModelRun],
     json: bool = False,
     plot: Path | None = None,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Measure the accuracy of a fitted model on held-out episodes, for one step and for rollouts.
 
     Args:
-        run: The folder of `gelato model fit` or `gelato train`.
         json: Print one JSON object and nothing else.
         plot: Also plot open-loop rollouts and the recorded states into this file (.png, .pdf or
             .svg).
-        fitted_to: New location of the training data, if it moved.
     """
     check_picture(plot)
     fitted = load_fitted(run, fitted_to)

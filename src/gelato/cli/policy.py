@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from gelato.cli.data import Ref
+from gelato.cli.arguments import Ref
 from gelato.cli.output import format_number, print_json, print_table, print_title
 from gelato.cli.settings import list_settings, set_options
 from gelato.errors import InputError

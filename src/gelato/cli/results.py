@@ -3,10 +3,11 @@
 import sys
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
+from gelato.cli.arguments import MovedData, Training, Trainings
 from gelato.cli.output import check_output, format_number, print_fields, print_json, print_table
 from gelato.errors import InputError
 from gelato.progress import note
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Positional[Path],
+    run: Positional[Training],
     episodes: int = 10,
     method: str | None = None,
     seed: int | None = None,
@@ -31,7 +32,6 @@ def evaluate(
     Actions are deterministic, and every evaluation uses the same environment seeds.
 
     Args:
-        run: The folder of `gelato train`.
         episodes: Episodes per policy.
         method: Method to evaluate. Default: the policy that `gelato select` chose, else all.
         seed: Seed to evaluate. Default: the policy that `gelato select` chose, else all.
@@ -87,9 +87,7 @@ def _use_selected(run: Path, method: str | None, seed: int | None) -> tuple[str 
 
 
 def table(
-    runs: Positional[
-        Annotated[tuple[Path, ...], arg(metavar="PATH [PATH ...]", help_behavior_hint="(required)")]
-    ],
+    runs: Positional[Trainings],
     format: Literal["md", "latex", "json"] = "md",
     out: Path | None = None,
 ) -> None:
@@ -120,7 +118,7 @@ def table(
 
 
 def export(
-    run: Positional[Path],
+    run: Positional[Training],
     onnx: Path,
     method: str | None = None,
     seed: int | None = None,
@@ -129,7 +127,7 @@ def export(
     prototypes: int = 10_000,
     false_alarm_rate: float = 0.05,
     coverage: float = 0.9,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Export a policy and its guard as one ONNX graph.
 
@@ -137,7 +135,6 @@ def export(
     and its error bounds. onnxruntime checks it against the original before the file is written.
 
     Args:
-        run: The folder of `gelato train`.
         onnx: The file to write.
         method: Method to export. Default: the policy that `gelato select` chose, else the first
             method.
@@ -147,7 +144,6 @@ def export(
         prototypes: Data points that the guard searches neighbours among.
         false_alarm_rate: Share of a new episode's steps that the guard may call not trusted.
         coverage: Share of a new episode's steps for which the error bound is to hold.
-        fitted_to: New location of the training data, if it moved.
     """
     from gelato.policy.onnx_export import export_guarded, export_onnx, measure_latency
     from gelato.report.references import shorten_reference

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from gelato.cli.data import Ref
+from gelato.cli.arguments import ModelRun, MovedData, OptionalRef
 from gelato.cli.model import load_fitted
 from gelato.cli.output import (
     check_output,
@@ -29,8 +29,8 @@ _LEAST_KNOWN = 5
 
 
 def trust(
-    run: Positional[Path],
-    data: Positional[Ref | None] = None,
+    run: Positional[ModelRun],
+    data: Positional[Annotated[str | None, arg(metavar="[REF]")]] = None,
     policy: bool = False,
     penalty: Annotated[str | None, arg(help=_TRUST_HELP)] = None,
     rows: int = 2_000,
@@ -40,19 +40,17 @@ def trust(
     horizon: int = 100,
     coverage: float = 0.9,
     false_alarm_rate: float = 0.05,
-    calibration: Ref | None = None,
+    calibration: OptionalRef = None,
     json: bool = False,
     out: Path | None = None,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Report for which state-actions a fitted model can be trusted, and how wrong it can be.
 
-    `gelato trust RUN DATA` judges the state-actions of other data. `gelato trust RUN --policy`
-    judges the actions that trained policies would take, at logged states and along imagined
-    rollouts.
+    With the reference of other data, the command judges its state-actions. With `--policy`, it
+    judges the actions that trained policies would take, at logged states and in imagined rollouts.
 
     Args:
-        run: The folder of `gelato model fit` or `gelato train`.
         data: The data to judge, by its reference (`file:log.npz`, `hopper-medium`, …). With
             `--policy`, the states at which policies are judged. Default: held-out episodes.
         policy: Judge the trained policies of the run.
@@ -68,7 +66,6 @@ def trust(
         json: Print one JSON object and nothing else.
         out: Also write every judged row (episode, step, penalty, trusted, error_bound, error) into
             this CSV file.
-        fitted_to: New location of the training data, if it moved.
     """
     from gelato.uncertainty.conformal import check_rate
 

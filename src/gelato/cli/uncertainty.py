@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from gelato.cli.arguments import ModelRun, MovedData
 from gelato.cli.model import load_fitted
 from gelato.cli.output import check_picture, check_records, print_json, print_table, print_title
 from gelato.errors import InputError
@@ -17,7 +18,7 @@ _PENALTIES = describe_penalties("latent")
 
 
 def uncertainty(
-    run: Positional[Path],
+    run: Positional[ModelRun],
     penalties: Annotated[tuple[str, ...], arg(help=f"Penalties to judge: {_PENALTIES}.")] = (
         "transport",
         "geodesic",
@@ -34,7 +35,7 @@ def uncertainty(
     json: bool = False,
     plot: Path | None = None,
     results: Path | None = None,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Measure how well each penalty predicts the model's one-step error on data and shifted data.
 
@@ -43,7 +44,6 @@ def uncertainty(
     transitions only, and the output says so.
 
     Args:
-        run: The folder of `gelato model fit` or `gelato train`.
         rows: Number of state-actions per shift (a set of state-actions away from the data).
         points: Maximum number of transitions to search for neighbours, spread evenly. Default: all.
         calibration: `default` subtracts the median penalty on the data and divides by how far the
@@ -53,7 +53,6 @@ def uncertainty(
         plot: Also plot risk–coverage curves, and the error for each penalty value (.png, .pdf or
             .svg).
         results: Also merge the records into this JSON file.
-        fitted_to: New location of the training data, if it moved.
     """
     from gelato.uncertainty.judge import judge_penalties
 

@@ -30,6 +30,7 @@ from gelato.model.fit import (
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
 from gelato.model.split import Split, split_dataset
+from gelato.runs.files import restore_tuples
 from gelato.runs.folder import Run, list_seeds, open_run
 from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
 from gelato.runs.signals import delay_signals
@@ -184,13 +185,9 @@ def _read_models(
 
 
 def _read_config(fields: Mapping[str, Any]) -> ModelConfig:
-    """Read the settings of a run, and convert JSON's lists to tuples."""
-    values = dict(fields)
-    for name, value in values.items():
-        if isinstance(value, list):
-            values[name] = tuple(value)
+    """Read the settings of a run."""
     try:
-        return ModelConfig(**values)
+        return ModelConfig(**restore_tuples(fields))
     except TypeError as error:
         raise InputError(
             f"the settings of the model are not those of this version of gelato ({error})"

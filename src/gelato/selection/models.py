@@ -1,9 +1,8 @@
 """The models that judge policies: those of the run, and fits to disjoint halves of the episodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,6 +22,7 @@ from gelato.mdp.pessimistic import ImaginedMDP, rollout, start_episodes
 from gelato.model.latent import Scaling
 from gelato.model.split import Split, split_dataset
 from gelato.model.training import find_model, load_model
+from gelato.runs.files import restore_tuples
 from gelato.runs.folder import Run
 from gelato.selection.evidence import ImaginedSteps, SelectSettings
 from gelato.selection.log import Log, scale_actions
@@ -215,7 +215,7 @@ def _read_fit(run: Path, dataset: Dataset) -> tuple[AbstractFit, AbstractFitted 
         return LatentFit(fitted.config), FittedLatent(fitted), fitted.split
     ensemble = Run(run / "ensemble")
     if (ensemble.folder / "run.json").exists():
-        config = EnsembleConfig(**_to_tuples(ensemble.description["config"]))
+        config = EnsembleConfig(**restore_tuples(ensemble.description["config"]))
         split = split_dataset(dataset)
         seeds = tuple(described["seeds"])
         return EnsembleFit(config), EnsembleFit(config).fit(split, ensemble.folder, seeds), split
@@ -249,13 +249,6 @@ def _choose_penalty(name: str | None, fit: AbstractFit) -> str:
             return _DEFAULT_PENALTIES[fit.space]
         return name
     return _DEFAULT_PENALTIES[fit.space]
-
-
-def _to_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert JSON's lists to tuples."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
-    }
 
 
 def own_model_of(models: Models, kind: str | None, seed: int) -> int | None:
