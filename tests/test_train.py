@@ -1,4 +1,4 @@
-"""Training as a user meets it: from a reference to returns, resumed and refused."""
+"""Training for users: from a reference to returns, resuming, and refusing bad input."""
 
 import json
 import shutil
@@ -79,7 +79,7 @@ def parts(dataset: Dataset) -> Parts:
 
 @pytest.fixture(scope="module", autouse=True)
 def untrained(request: pytest.FixtureRequest):
-    """What is trained does not matter here."""
+    """Make tiny settings: these tests do not need good policies."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "_run_phase", lambda *given: given[6].model)
         yield

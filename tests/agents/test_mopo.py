@@ -1,4 +1,4 @@
-"""MOPO from random data to a policy that is nearly the best: a floor for the whole recipe."""
+"""MOPO learns a nearly optimal policy from random data."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -41,8 +41,8 @@ def figure(name: str, run, out, *more: str) -> None:
 
 @pytest.fixture(scope="module")
 def runs(shared_store, tmp_path_factory):
-    """Untrained models of Four Rooms, in the plane and in three latent dimensions: fast, and as
-    good to draw.
+    """Make untrained models of Four Rooms with two and three latent dimensions. They are
+    made quickly and can be drawn like trained ones.
     """
     folder, dataset = tmp_path_factory.mktemp("runs"), load("four-rooms,transitions=600")
     small = replace(
@@ -57,7 +57,7 @@ def runs(shared_store, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch):
-    """Few nodes and few solvers: what is drawn does not matter here, only that it is."""
+    """Use few nodes and solvers: these tests only check that something is drawn."""
     monkeypatch.setattr(latent_space, "GRID", 12)
     monkeypatch.setattr(latent_space, "_PIXELS", 12)
     monkeypatch.setattr(penalties, "list_penalties", lambda _: ("euclidean", "ensemble"))
