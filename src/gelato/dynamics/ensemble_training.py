@@ -71,7 +71,7 @@ def fit_ensemble(
         else:
             rows = held_out[choose_evenly(held_out, _HELD_OUT_ROWS)]
             data = EnsembleData(*_make_pairs(train, scaling), _make_pairs(rows, scaling))
-            state = _fit(folder, data, _init(*new), seeds, config, dataset.reference)
+            state = _fit(folder, data, _init(*new), seeds, config)
             members = _take_members(state.best, jnp.argsort(state.best_losses, axis=1))
             finish(folder, lambda: folder.save("members", eqx.filter(members, eqx.is_array)))
     states = scaling.states(np.concatenate([train.states, train.next_states]))
@@ -126,7 +126,6 @@ def _fit(
     state: EnsembleState,
     seeds: tuple[int, ...],
     config: EnsembleConfig,
-    reference: str,
 ) -> EnsembleState:
     constants = (data, jnp.array(seeds))
 
@@ -147,7 +146,7 @@ def _fit(
         labels=[{"seed": seed} for seed in seeds],
         total=config.updates,
         length=min(1_000, max(100, config.updates // 40)),
-        title=f"fitting the ensemble of {reference}",
+        title="fitting the ensemble",
         status=lambda metrics: f"held-out loss {metrics['held_out'].mean():.3f}",
         is_done=is_done,
     )

@@ -10,12 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gelato.model.check import (
-    choose_sequence_starts,
-    find_longest_horizon,
-    measure_rollouts,
-    sample_rollouts,
-)
+from gelato.model.check import choose_sequence_starts, find_longest_horizon, rollout, rollout_errors
 from gelato.model.fit import normalise_batch
 from gelato.model.training import FittedModel
 from gelato.report.references import shorten_reference
@@ -38,7 +33,7 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
         held_out[start : start + horizon], fitted.scaling, jnp.zeros((horizon, 0))
     )
     key = jax.random.key(0)
-    sampled = sample_rollouts(model, batch.states[0], batch.actions, samples=_SAMPLES, key=key)
+    sampled = rollout(model, batch.states[0], batch.actions, samples=_SAMPLES, key=key)
     raw = np.asarray(fitted.scaling.states.inverse(np.asarray(sampled)))
     first = np.asarray(held_out.states[start])
     truth = np.asarray(held_out.next_states[start : start + horizon])
@@ -52,7 +47,7 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, dimension in zip(axes, moving, strict=False):
         _draw_fan(axis, raw[:, :, dimension], truth[:, dimension], f"state[{dimension}]")
-    _draw_growth(axes[len(moving)], measure_rollouts(fitted, model, held_out))
+    _draw_growth(axes[len(moving)], rollout_errors(fitted, model, held_out))
     for axis in axes[len(moving) + 1 :]:
         axis.set_axis_off()
     axes[0].legend(fontsize=7, loc="best")
