@@ -1,5 +1,6 @@
 """Train the ensemble of state-space dynamics in a run folder, for several seeds at once."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -180,7 +181,8 @@ def _block(
                 if not config.bound_weight:
                     bounds = jax.lax.stop_gradient((members.low, members.high))
                     members = eqx.tree_at(lambda m: (m.low, m.high), members, bounds)
-                fit = jnp.sum(_compute_losses(members, data.inputs[rows], data.targets[rows]))
+                batch = data.inputs[rows], data.targets[rows]
+                fit = jnp.sum(_measure_members(members, *batch, _compute_loss))
                 return fit + _regularise(members, config)
 
             value, gradient = jax.value_and_grad(loss)(trainable)
@@ -233,10 +235,10 @@ def _keep_best(
     """Keep every member's best weights so far; return its held-out loss or error."""
     pairs, targets = (jnp.broadcast_to(x, (config.members, *x.shape)) for x in data.held_out)
     if config.by_error:
-        held_out = _compute_errors(state.members, pairs, targets)
+        held_out = _measure_members(state.members, pairs, targets, _square_error)
         better = held_out < (1 - _IMPROVEMENT) * state.best_losses
     else:
-        held_out = _compute_losses(state.members, pairs, targets)
+        held_out = _measure_members(state.members, pairs, targets, _compute_loss)
         better = held_out < state.best_losses
     if config.patience:
         # A seed that is done does not depend on how long the others take.
@@ -252,37 +254,28 @@ def _keep_best(
     return state, held_out
 
 
-def _compute_errors(
+def _measure_members(
     members: Member,
     pairs: Float[Array, "members n pair"],
     targets: Float[Array, "members n target"],
+    measure: Callable[[Member, Array, Array], Float[Array, ""]],
 ) -> Float[Array, " members"]:
-    """Return every member's mean squared error of state change and reward."""
-
-    def one(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
-        return jnp.mean((member(pair)[0].mean - target[:-1]) ** 2)
-
-    return jnp.mean(
-        eqx.filter_vmap(jax.vmap(one, in_axes=(None, 0, 0)))(members, pairs, targets), axis=1
-    )
+    """Measure every member on its own rows and average over them."""
+    over_rows = eqx.filter_vmap(jax.vmap(measure, in_axes=(None, 0, 0)))
+    return jnp.mean(over_rows(members, pairs, targets), axis=1)
 
 
-def _compute_losses(
-    members: Member,
-    pairs: Float[Array, "members n pair"],
-    targets: Float[Array, "members n target"],
-) -> Float[Array, " members"]:
-    """The negative log-likelihood per dimension of each member, on separate batches."""
+def _square_error(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
+    """Return the mean squared error of state change and reward."""
+    return jnp.mean((member(pair)[0].mean - target[:-1]) ** 2)
 
-    def one(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
-        outcome, end = member(pair)
-        *_, ended = target
-        density = outcome.log_density(target[:-1]) / (len(target) - 1)
-        return optax.sigmoid_binary_cross_entropy(end, ended) - density
 
-    return jnp.mean(
-        eqx.filter_vmap(jax.vmap(one, in_axes=(None, 0, 0)))(members, pairs, targets), axis=1
-    )
+def _compute_loss(member: Member, pair: Array, target: Array) -> Float[Array, ""]:
+    """Return the negative log-likelihood: per dimension, plus that of the end."""
+    outcome, end = member(pair)
+    *_, ended = target
+    density = outcome.log_density(target[:-1]) / (len(target) - 1)
+    return optax.sigmoid_binary_cross_entropy(end, ended) - density
 
 
 def _optimiser(config: EnsembleConfig) -> optax.GradientTransformation:
