@@ -1,4 +1,4 @@
-"""Training as a user meets it: from a reference to returns, resumed and refused."""
+"""Training for users: from a reference to returns, resuming, and refusing bad input."""
 
 import json
 import shutil
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.figures.paths import choose_most_valued
 from gelato.agents.cloning import Cloning
 from gelato.agents.ppo import PPO
 from gelato.agents.sac import SAC
@@ -19,7 +20,7 @@ from gelato.cli import main
 from gelato.data.reference import load
 from gelato.data.spaces import Continuous
 from gelato.data.transitions import Dataset
-from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
+from gelato.dynamics import EnsembleConfig, EnsembleFit
 from gelato.dynamics.latent import LatentFit, make_latent_dynamics
 from gelato.errors import InputError
 from gelato.model import training
@@ -30,7 +31,7 @@ from gelato.runs.loggers import mirror
 from gelato.training import group as group_training
 from gelato.training.environment import pessimistic_env
 from gelato.training.method import Method, find_family, group_methods
-from gelato.training.policies import evaluate_run, most_valued, trained_policies
+from gelato.training.policies import evaluate_run, trained_policies
 from gelato.training.presets import (
     Parts,
     TrainSettings,
@@ -78,7 +79,7 @@ def parts(dataset: Dataset) -> Parts:
 
 @pytest.fixture(scope="module", autouse=True)
 def untrained(request: pytest.FixtureRequest):
-    """What is trained does not matter here."""
+    """Make tiny settings: these tests do not need good policies."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "_run_phase", lambda *given: given[6].model)
         yield
@@ -200,7 +201,7 @@ def test_the_most_valued_policy_of_every_method_is_chosen_without_the_environmen
     finished: Path,
 ) -> None:
     records = json.loads((finished / "results.json").read_text())
-    chosen = most_valued(finished)
+    chosen = choose_most_valued(finished)
     assert [trained.method for trained in chosen] == list(METHODS)
     for trained in chosen:
         own = {r["seed"]: r["initial_value"] for r in records if r["method"] == trained.method}

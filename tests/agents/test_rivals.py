@@ -14,14 +14,14 @@ from gelato.agents.networks import Actor
 from gelato.agents.rebrac import _gather
 from gelato.agents.sac import compute_minimum_value
 from gelato.data.spaces import Continuous, Discrete
-from gelato.dynamics import EnsembleFit
-from gelato.dynamics.ensemble import Member, StateDynamics
-from gelato.dynamics.latent import LatentFit
+from gelato.data.transitions import Standardiser
+from gelato.dynamics import EnsembleFit, LatentFit
+from gelato.dynamics.state import Member, StateDynamics
 from gelato.errors import InputError
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP
 from gelato.training import choose_parts, init_policies, make_method, train_block
-from tests.agents.conftest import DISCOUNT, Known, Tiny, log_random_actions
+from tests.agents.conftest import DISCOUNT, Known, log_random_actions
 
 SIZES = {"hidden": (32, 32), "batch_size": 64, "epoch": 1500, "discount": DISCOUNT}
 AGENTS = {
@@ -93,7 +93,9 @@ def make_ensemble(size: int, members: int, *, equal: bool) -> StateDynamics:
         return Member(MLP(size + 1, 2 * (size + 1) + 1, (8,), "silu", key=key), *bounds)
 
     wide = jnp.full(size, 100.0)
-    scaling = Scaling.identity(size, Continuous((-1.0,), (1.0,)))
+    unit = Standardiser(np.zeros(size, np.float32), np.ones(size, np.float32))
+    rewards = Standardiser(np.zeros(1, np.float32), np.ones(1, np.float32))
+    scaling = Scaling(unit, rewards, Continuous((-1.0,), (1.0,)))
     return StateDynamics(eqx.filter_vmap(make)(keys), scaling, -wide, wide, members, None)
 
 

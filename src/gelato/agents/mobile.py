@@ -20,8 +20,8 @@ from gelato.agents.agent import View
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience
 from gelato.agents.sac import SAC, Draws, SACState, compute_soft_values
-from gelato.dynamics.ensemble import StateDynamics
 from gelato.dynamics.interface import AbstractDynamics
+from gelato.dynamics.state import StateDynamics
 
 
 @dataclass(frozen=True)
