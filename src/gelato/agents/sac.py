@@ -31,7 +31,6 @@ from gelato.model.networks import apply_members
 from gelato.random_streams import IMAGINE, INIT, LEARN, NOISE, derive_key
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
-_CRITICS = 2
 # The target entropy for discrete actions, as a share of the largest possible entropy.
 _DISCRETE_ENTROPY = 0.1
 # The largest penalty assumed for the bound on values. Out-of-distribution pairs have U = 1.
@@ -98,6 +97,9 @@ class SAC(AbstractAgent):
     """Steps of an imagined episode."""
     replay: int = 50_000
     """Capacity of the replay buffer, in imagined steps."""
+    critics: int = 2
+    """Number of critics. Of more than two, targets use the smaller of two random ones, and the
+    actor uses the mean of all."""
     critic_norm: bool = True
     """Whether the hidden layers of the critics are normalised."""
     soft_targets: bool = True
@@ -116,7 +118,7 @@ class SAC(AbstractAgent):
         latent_size, space = view.latent_size, view.action_space
         actor_key, critic_key = jax.random.split(derive_key(key, INIT))
         critics = make_critics(
-            view, self.hidden, _CRITICS, normalised=self.critic_norm, key=critic_key
+            view, self.hidden, self.critics, normalised=self.critic_norm, key=critic_key
         )
         networks = SACNetworks(
             Actor(latent_size, space, self.hidden, key=actor_key),
@@ -166,12 +168,12 @@ class SAC(AbstractAgent):
 
     def value(self, state: SACState, z: Latent) -> Float[Array, ""]:
         networks = state.networks
-        return compute_minimum_value(networks.critics, z[None], networks.actor.mode(z)[None])[0]
+        return estimate_value(networks.critics, z[None], networks.actor.mode(z)[None])[0]
 
     def estimate_work(self, latent_size: int, action_size: int, step_products: float) -> Work:
         critic = count_products((latent_size + action_size, *self.hidden, 1))
         actor = count_products((latent_size, *self.hidden, 2 * action_size))
-        learning = self.batch_size * (7 * _CRITICS * critic + 4 * actor)
+        learning = self.batch_size * (7 * self.critics * critic + 4 * actor)
         imagining = self.branches * self.horizon / self.epoch * step_products
         return Work(self.updates * (learning + imagining), self.updates, programs=1)
 
@@ -184,11 +186,12 @@ class SAC(AbstractAgent):
             from_log[:, None], view.logged[draws.logged], state.replay.rows[draws.imagined]
         )
         batch = self.prepare_batch(view, state, unpack(rows, view.latent_size), from_log, draws)
+        target_critics = self._choose_target_critics(state.target_critics, key=draws.key)
         trainable, static = eqx.partition(state.networks, eqx.is_array)
 
         def loss(trainable: SACNetworks) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
             networks = eqx.combine(trainable, static)
-            return self._loss(view, networks, state.target_critics, batch, draws.noise)
+            return self._loss(view, networks, target_critics, batch, draws.noise)
 
         gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
         change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
@@ -270,9 +273,16 @@ class SAC(AbstractAgent):
         now, entropies = compute_soft_values(actor, frozen, batch.latents, temperature, noise[1])
         entropy = jnp.mean(entropies)
         surplus = jax.lax.stop_gradient(entropy) - compute_target_entropy(actor.space)
-        total = _CRITICS * critic_loss - jnp.mean(now) + networks.log_temperature * surplus
+        total = self.critics * critic_loss - jnp.mean(now) + networks.log_temperature * surplus
         metrics = jnp.stack([critic_loss, jnp.mean(Q), entropy, temperature])
         return total, jax.lax.stop_gradient(metrics)
+
+    def _choose_target_critics(self, critics: Critic, *, key: PRNGKeyArray) -> Critic:
+        """Return two random ones of many target critics. Their minimum is the target."""
+        if self.critics <= 2:
+            return critics
+        chosen = jax.random.choice(key, self.critics, (2,), replace=False)
+        return jax.tree.map(lambda x: x[chosen] if eqx.is_array(x) else x, critics)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return fuse_small_arrays(optax.adam(self.critic_rate))
@@ -304,22 +314,21 @@ def compute_soft_values(
     if isinstance(actor.space, Discrete):
         log_pi = jax.vmap(actor.log_probabilities)(latents)
         Q = jax.vmap(
-            lambda a: compute_minimum_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)),
+            lambda a: estimate_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)),
             out_axes=1,
         )(jnp.eye(actor.space.n))
         entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=1)
         return jnp.sum(jnp.exp(log_pi) * Q, axis=1) + temperature * entropy, entropy
     actions, log_density = jax.vmap(actor.sample_with_density)(latents, noise)
-    return compute_minimum_value(
-        critics, latents, actions
-    ) - temperature * log_density, -log_density
+    return estimate_value(critics, latents, actions) - temperature * log_density, -log_density
 
 
-def compute_minimum_value(
+def estimate_value(
     critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
 ) -> Float[Array, " n"]:
-    """Return `minᵢ Qᵢ(z, a)`."""
-    return jnp.min(apply_members(critics, latents, actions), axis=0)
+    """Return the smaller value of two critics, or the mean of more than two."""
+    Q = apply_members(critics, latents, actions)
+    return jnp.min(Q, axis=0) if len(Q) <= 2 else jnp.mean(Q, axis=0)
 
 
 def compute_target_entropy(space: ActionSpace) -> float:
