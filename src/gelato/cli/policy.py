@@ -269,7 +269,7 @@ def _print_records(records: list[dict[str, Any]]) -> None:
         rows.append(row)
     first = records[0]
     where = (
-        "no returns: the environment is not available"
+        "returns were not measured"
         if first["return"] is None
         else f"return ± its 95% interval from {first['episodes']} episodes"
     )

@@ -87,7 +87,7 @@ def fit_ensemble(
 def _make_pairs(
     transitions: Transitions, scaling: Scaling
 ) -> tuple[Float[Array, "n pair"], Float[Array, "n target"]]:
-    batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    batch = normalise_batch(transitions, scaling)
     targets = (batch.next_states - batch.states, batch.rewards, batch.terminated[:, None])
     return jnp.concatenate([batch.states, batch.actions], axis=1), jnp.concatenate(targets, axis=1)
 
