@@ -281,7 +281,7 @@ def _fit(
         total=config.updates,
         length=min(1_000, max(100, config.updates // 40)),
         title=f"fitting the ensemble of {reference}",
-        status=lambda metrics: f"held-out loss {metrics['held_out'].mean():.3f}",
+        shown=["held_out"],
         is_done=is_done,
     )
 
