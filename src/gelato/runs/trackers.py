@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -93,7 +94,7 @@ class WeightsAndBiases(Logger):
         self._wandb = _import_extra("wandb", self.name)
 
     def start(self, run: LoggedRun) -> str:
-        id, self._blocks = run.id or secrets.token_hex(4), run.blocks
+        id = run.id or secrets.token_hex(4)
         # Without `console="off"`, W&B would replace the output streams that the live table uses.
         self._run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
@@ -107,15 +108,29 @@ class WeightsAndBiases(Logger):
         # blocks.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
-        where = f"offline, in {self._run.dir}" if self._run.offline else self._run.url
-        note(f"W&B run {id}: {where}")
+        if self._run.offline:
+            self._remove_older_folders()
+        else:
+            note(f"W&B run: {self._run.url}")
         return id
 
-    def count_blocks(self) -> int | None:
-        return None if self._run.offline else int(self._run.starting_step)
+    def _remove_older_folders(self) -> None:
+        """Remove the offline folders of earlier processes; this process writes all blocks again.
+
+        W&B writes its files every 15 seconds, so a killed process leaves an incomplete folder. It
+        also cannot upload two offline folders as one run reliably.
+        """
+        folder = Path(self._run.settings.sync_dir)
+        note(f"W&B is offline; afterwards upload the run by: wandb sync {folder}")
+        for older in folder.parent.glob(f"offline-run-*-{self._run.id}"):
+            if older.name != folder.name:
+                shutil.rmtree(older, ignore_errors=True)
+
+    def count_blocks(self) -> int:
+        # An online run continues at the step after its last; each block has a step of its own.
+        return int(self._run.starting_step)
 
     def log(self, block: Block) -> None:
-        self._blocks = block.number + 1
         values = {"step": block.step, **block.flatten()}
         self._run.log(values, step=block.number, commit=True)
 
@@ -123,7 +138,7 @@ class WeightsAndBiases(Logger):
         table = self._wandb.Table(
             columns=list(records[0]), data=[list(record.values()) for record in records]
         )
-        self._run.log({"records": table}, step=self._blocks)
+        self._run.log({"records": table})
 
     def log_file(self, path: Path) -> None:
         self._run.save(str(path.absolute()), base_path=str(path.absolute().parent), policy="now")
@@ -211,4 +226,3 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _divide(values: list[Any], size: int) -> list[list[Any]]:
     return [values[first : first + size] for first in range(0, max(1, len(values)), size)]
-

@@ -30,9 +30,7 @@ from gelato.training.program import (
 from gelato.uncertainty.build import name_penalty
 
 
-def train_group(
-    plan: Plan, group: Group, run: Path, evaluate: Evaluator | None
-) -> list[Record]:
+def train_group(plan: Plan, group: Group, run: Path, evaluate: Evaluator | None) -> list[Record]:
     """Train a group in its folder, or read the records of one that is finished."""
     path = run / "policies" / group.name
     names = [method.name for method in group.methods]
@@ -233,4 +231,3 @@ def _is_due(step: int, length: int, total: int, evaluations: int) -> bool:
     """Return whether a block that ends at this step reaches the next evaluation."""
     before = (step - 1) // length * length
     return step * evaluations // total > before * evaluations // total
-

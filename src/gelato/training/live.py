@@ -58,6 +58,7 @@ class LivePolicies:
         self._step = self._total = 0
         # Time and step at the end of the first block, which includes compilation.
         self._begun: tuple[float, int] | None = None
+        self._updates = 0
         self._due = self._late = 0.0
 
     @contextmanager
@@ -75,7 +76,9 @@ class LivePolicies:
         """Take the rows of a block."""
         for row in rows:
             self._policies[str(row["method"]), str(row["seed"])].add(row)
-        if self._begun is None and step > self._step:
+        # The first call tells where the training starts.
+        self._updates += 1
+        if self._updates == 2:
             self._begun = time.monotonic(), step
         self._step = step
 
@@ -108,9 +111,13 @@ class LivePolicies:
         for column in ("return", "best", "critic value", "penalty"):
             table.add_column(column, justify="right", no_wrap=True)
         for (label, policy), line in zip(chosen, lines, strict=True):
-            best = max(policy.returns, default=None)
-            numbers = policy.latest.get("return"), best
-            numbers += policy.latest.get("initial_value"), policy.latest.get("penalty")
+            latest = policy.latest
+            numbers = (
+                latest.get("return"),
+                max(policy.returns, default=None),
+                latest.get("initial_value"),
+                latest.get("penalty"),
+            )
             table.add_row(Text(label), line, *map(_format, numbers))
         return table
 
@@ -125,12 +132,12 @@ class LivePolicies:
         chosen = []
         for members in families.values():
             ranked = sorted(members, key=_rank)
-            # Few policies of a method: none of them is shown twice.
-            places = {"best": len(ranked) - 1, "median": len(ranked) // 2, "worst": 0}
-            for place, index in places.items():
-                if list(places.values()).index(index) == list(places).index(place):
-                    policy = ranked[index]
-                    chosen.append((f"{place:6} {policy.method}, seed {policy.seed}", policy))
+            last = len(ranked) - 1
+            # A method with one or two policies has fewer places.
+            places = {0: "worst", (last + 1) // 2: "median", last: "best"}
+            for index in sorted(places, reverse=True):
+                policy = ranked[index]
+                chosen.append((f"{places[index]:6} {policy.method}, seed {policy.seed}", policy))
         return chosen
 
     def _describe_policies(self) -> str:

@@ -15,8 +15,9 @@ from gelato.data.transitions import Dataset
 from gelato.policy.evaluate import open_evaluator
 from gelato.progress import note
 from gelato.runs.folder import Run, open_run
-from gelato.runs.loggers import Logger, make_loggers, open_loggers
+from gelato.runs.loggers import Logger, make_loggers
 from gelato.runs.loop import on_checkpoint
+from gelato.runs.outbox import open_loggers
 from gelato.runs.records import Record
 from gelato.training.estimate import estimate_seconds
 from gelato.training.group import train_group
@@ -54,14 +55,17 @@ def train(
         settings=settings,
         model=model,
     )
-    with open_run(run, "policies", **plan.describe()) as opened:
-        with open_loggers(opened, loggers, plan.describe()) as outbox:
-            if (opened.folder / "results.json").exists():
-                records = opened.read_records()
-            else:
-                with on_checkpoint(outbox.send_metrics):
-                    records = _train_groups(plan, opened, workers)
-            outbox.finish(records)
+    settings = plan.describe()
+    with (
+        open_run(run, "policies", **settings) as opened,
+        open_loggers(opened, loggers, settings) as outbox,
+    ):
+        if (opened.folder / "results.json").exists():
+            records = opened.read_records()
+        else:
+            with on_checkpoint(outbox.send_metrics):
+                records = _train_groups(plan, opened, workers)
+        outbox.finish(records)
     return records
 
 
