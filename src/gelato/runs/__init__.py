@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         LoggedRun,
         Logger,
         list_loggers,
-        log_files,
         register_logger,
     )
     from gelato.runs.loop import run_blocks

@@ -86,6 +86,9 @@ class Logger(ABC):
         """
         return None
 
+    def flush(self) -> None:  # noqa: B027 - optional
+        """Store what was logged so far, so that a kill of this process cannot lose it."""
+
     def log_records(self, records: Sequence[Record]) -> None:  # noqa: B027 - optional
         """Log the table of results at the end."""
 

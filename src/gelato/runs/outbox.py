@@ -99,6 +99,7 @@ class _Sender:
                 self.state.add(source)
         finally:
             if self.state.count(source) > first:
+                self.logger.flush()
                 self._save()
 
     def finish(self, records: Sequence[Record], files: Sequence[Path]) -> None:
@@ -107,6 +108,7 @@ class _Sender:
             self.logger.log_records(records)
         for path in files:
             self.logger.log_file(path)
+        self.logger.flush()
         self.state.finished = True
         self._save()
 

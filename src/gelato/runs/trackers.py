@@ -40,49 +40,62 @@ def _import_extra(package: str, extra: str) -> Any:
 
 
 class TensorBoard(Logger):
-    """One TensorBoard run per series, in the folder `tensorboard` of the run."""
+    """One TensorBoard run per series, in the folder `tensorboard` of the run.
+
+    It writes events itself: the queue of `SummaryWriter` loses what is in it when the process is
+    killed.
+    """
 
     name = "tensorboard"
 
     def __init__(self) -> None:
-        self._make_writer = _import_extra("tensorboardX", self.name).SummaryWriter
+        _import_extra("tensorboardX", self.name)
+        self._summary = import_module("tensorboardX.summary")
+        self._events = import_module("tensorboardX.proto.event_pb2")
+        self._make_writer = import_module("tensorboardX.event_file_writer").EventsWriter
         self._writers: dict[str, Any] = {}
 
     def start(self, run: LoggedRun) -> str:
         self._folder = run.folder / "tensorboard"
         if run.id is None:
             settings = json.dumps(run.settings, indent=2)
-            self._open("run", 0).add_text("settings", f"```\n{settings}\n```")
+            self._write("run", 0, self._summary.text("settings", f"```\n{settings}\n```"))
         return self.name
 
     def log(self, block: Block) -> None:
         for series, metrics in block.series.items():
-            writer = self._open(series, block.step)
             for metric, value in metrics.items():
-                writer.add_scalar(metric, value, block.step)
-            writer.flush()
+                self._write(series, block.step, self._summary.scalar(metric, value))
 
     def log_records(self, records: Sequence[Record]) -> None:
-        columns = list(records[0])
+        columns, rows = _tabulate(records)
         lines = [columns, ["---"] * len(columns)]
-        lines += [[str(value) for value in record.values()] for record in records]
+        lines += [[str(value) for value in row] for row in rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        self._open("run", 0).add_text("records", table)
+        self._write("run", 0, self._summary.text("records", table))
+
+    def flush(self) -> None:
+        for writer in self._writers.values():
+            writer.flush()
 
     def close(self, *, finished: bool) -> None:
         del finished
-        # Call `close`: it waits for the background thread that writes. After Ctrl-C nothing else
-        # waits for this thread.
         for writer in self._writers.values():
             writer.close()
 
-    def _open(self, series: str, step: int) -> Any:
+    def _write(self, series: str, step: int, summary: Any) -> None:
+        event, now = self._events.Event, time.time()
         if series not in self._writers:
+            folder = self._folder / series
+            folder.mkdir(parents=True, exist_ok=True)
+            writer = self._make_writer(str(folder / "events"), f".{os.getpid()}")
             # A killed process may have written this step already; TensorBoard then drops the older
-            # value.
-            folder = str(self._folder / series)
-            self._writers[series] = self._make_writer(folder, purge_step=step)
-        return self._writers[series]
+            # values from this step on. Texts have no steps, and a later one replaces an older one.
+            if series != "run":
+                start = self._events.SessionLog(status=self._events.SessionLog.START)
+                writer.write_event(event(wall_time=now, step=step, session_log=start))
+            self._writers[series] = writer
+        self._writers[series].write_event(event(wall_time=now, step=step, summary=summary))
 
 
 class WeightsAndBiases(Logger):
@@ -135,10 +148,8 @@ class WeightsAndBiases(Logger):
         self._run.log(values, step=block.number, commit=True)
 
     def log_records(self, records: Sequence[Record]) -> None:
-        table = self._wandb.Table(
-            columns=list(records[0]), data=[list(record.values()) for record in records]
-        )
-        self._run.log({"records": table})
+        columns, rows = _tabulate(records)
+        self._run.log({"records": self._wandb.Table(columns=columns, data=rows)})
 
     def log_file(self, path: Path) -> None:
         self._run.save(str(path.absolute()), base_path=str(path.absolute().parent), policy="now")
@@ -154,7 +165,7 @@ class MLflow(Logger):
 
     def __init__(self) -> None:
         mlflow = _import_extra("mlflow", self.name)
-        self._entities = _import_extra("mlflow.entities", self.name)
+        self._entities = import_module("mlflow.entities")
         self._where = mlflow.get_tracking_uri()
         self._client = mlflow.MlflowClient()
 
@@ -192,10 +203,9 @@ class MLflow(Logger):
         self._client.log_batch(self._id, metrics=last, tags=[tag])
 
     def log_records(self, records: Sequence[Record]) -> None:
+        columns, rows = _tabulate(records)
         text = io.StringIO()
-        table = csv.DictWriter(text, list(records[0]))
-        table.writeheader()
-        table.writerows(records)
+        csv.writer(text).writerows([columns, *rows])
         self._client.log_text(self._id, text.getvalue(), "records.csv")
 
     def log_file(self, path: Path) -> None:
@@ -203,6 +213,12 @@ class MLflow(Logger):
 
     def close(self, *, finished: bool) -> None:
         self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
+
+
+def _tabulate(records: Sequence[Record]) -> tuple[list[str], list[list[Any]]]:
+    """Return the columns and rows of a table; a record may lack some fields."""
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    return columns, [[record.get(name) for name in columns] for record in records]
 
 
 def _clean(name: str) -> str:

@@ -55,10 +55,10 @@ def train(
         settings=settings,
         model=model,
     )
-    settings = plan.describe()
+    described = plan.describe()
     with (
-        open_run(run, "policies", **settings) as opened,
-        open_loggers(opened, loggers, settings) as outbox,
+        open_run(run, "policies", **described) as opened,
+        open_loggers(opened, loggers, described) as outbox,
     ):
         if (opened.folder / "results.json").exists():
             records = opened.read_records()
