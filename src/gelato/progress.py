@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from threading import Timer
 
-from rich.console import Console, ConsoleRenderable
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import (
     BarColumn,
@@ -42,18 +42,13 @@ def is_terminal() -> bool:
     return _console.is_terminal
 
 
-def has_unicode() -> bool:
-    """Return whether the terminal shows characters beyond ASCII."""
-    return not _console.options.ascii_only
-
-
 @contextmanager
-def show_live(render: Callable[[], ConsoleRenderable]) -> Iterator[None]:
-    """Show what `render` returns, four times per second, below all notes. It vanishes at the end.
+def show_live(table: RenderableType) -> Iterator[None]:
+    """Draw something four times per second, below all notes. It vanishes at the end.
 
-    A thread calls `render`, so it must not wait for the device.
+    A thread draws it, so drawing must not wait for the device.
     """
-    with Live(get_renderable=render, console=_console, refresh_per_second=4, transient=True):
+    with Live(table, console=_console, refresh_per_second=4, transient=True):
         yield
 
 

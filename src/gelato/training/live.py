@@ -11,19 +11,21 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
-from rich.console import ConsoleRenderable, Group
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gelato.progress import has_unicode, is_terminal, say, show_live
+from gelato.progress import is_terminal, say, show_live
 from gelato.runs.loop import Row, Show
 from gelato.training.method import find_family
 
 # With more policies, the table shows the best, the median and the worst of each method.
 _MOST_ROWS = 12
 _SECONDS_BETWEEN_LINES, _SECONDS_WITHOUT_EVALUATION = 5.0, 60.0
-_SPARK_WIDTH = 12
+_SPARK_WIDTH, _NUMBER_WIDTH, _BAR_WIDTH = 12, 7, 16
+# Seed, sparkline, four numbers, and the spaces between them.
+_OTHER_WIDTH = 4 + _SPARK_WIDTH + 4 * _NUMBER_WIDTH + 6
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 
 
@@ -69,7 +71,7 @@ class LivePolicies:
         if not is_terminal():
             yield self._print
             return
-        with show_live(self.render):
+        with show_live(self):
             yield self.update
 
     def update(self, step: int, rows: Sequence[Row]) -> None:
@@ -90,26 +92,31 @@ class LivePolicies:
             self._due, self._late = now + _SECONDS_BETWEEN_LINES, now + _SECONDS_WITHOUT_EVALUATION
             say(f"{self._describe_policies()}: {self._describe_step()}{self._describe_returns()}")
 
-    def render(self) -> ConsoleRenderable:
-        """Return the table."""
-        bar = ProgressBar(total=self._total, completed=self._step, width=24)
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the table, four times per second."""
+        bar = ProgressBar(total=self._total, completed=self._step, width=_BAR_WIDTH)
         head = Table.grid(padding=(0, 1))
         head.add_row(bar, Text(self._describe_step(), no_wrap=True, overflow="ellipsis"))
         title = Text(f"training {self._describe_policies()}", style="bold")
-        return Group(title, head, self._make_table())
+        yield title
+        yield head
+        yield self._make_table(options.max_width, ascii_only=options.ascii_only)
 
-    def _make_table(self) -> Table:
+    def _make_table(self, width: int, *, ascii_only: bool) -> Table:
         chosen = self._choose_policies()
         histories = [policy.returns for _, policy in chosen]
         name = "returns"
         if not any(histories):
-            histories, name = [policy.values for _, policy in chosen], "critic values"
-        lines = draw_sparklines(histories, _SPARK_WIDTH)
-        table = Table(box=None, pad_edge=False)
-        table.add_column("policy", no_wrap=True, overflow="ellipsis")
+            histories, name = [policy.values for _, policy in chosen], "values"
+        lines = draw_sparklines(histories, _SPARK_WIDTH, _ASCII_BARS if ascii_only else _BARS)
+        table = Table(box=None, pad_edge=False, collapse_padding=True)
+        # On a narrow terminal only the names are cut.
+        name_width = max(8, width - _OTHER_WIDTH)
+        table.add_column("policy", no_wrap=True, overflow="ellipsis", max_width=name_width)
+        table.add_column("seed", no_wrap=True, min_width=4, justify="right")
         table.add_column(name, no_wrap=True, min_width=_SPARK_WIDTH)
-        for column in ("return", "best", "critic value", "penalty"):
-            table.add_column(column, justify="right", no_wrap=True)
+        for column in ("return", "best", "value", "penalty"):
+            table.add_column(column, justify="right", no_wrap=True, min_width=_NUMBER_WIDTH)
         for (label, policy), line in zip(chosen, lines, strict=True):
             latest = policy.latest
             numbers = (
@@ -118,14 +125,14 @@ class LivePolicies:
                 latest.get("initial_value"),
                 latest.get("penalty"),
             )
-            table.add_row(Text(label), line, *map(_format, numbers))
+            table.add_row(Text(label), policy.seed, line, *map(_format, numbers))
         return table
 
     def _choose_policies(self) -> list[tuple[str, _Policy]]:
         """Return all policies with labels, or three of each method if there are many."""
         every = list(self._policies.values())
         if len(every) <= _MOST_ROWS:
-            return [(f"{policy.method}, seed {policy.seed}", policy) for policy in every]
+            return [(policy.method, policy) for policy in every]
         families: dict[str, list[_Policy]] = {}
         for policy in every:
             families.setdefault(find_family(policy.method), []).append(policy)
@@ -137,7 +144,7 @@ class LivePolicies:
             places = {0: "worst", (last + 1) // 2: "median", last: "best"}
             for index in sorted(places, reverse=True):
                 policy = ranked[index]
-                chosen.append((f"{places[index]:6} {policy.method}, seed {policy.seed}", policy))
+                chosen.append((f"{places[index]:6} {policy.method}", policy))
         return chosen
 
     def _describe_policies(self) -> str:
@@ -169,12 +176,13 @@ class LivePolicies:
         return f"; returns {low} to {high}, median {middle}"
 
 
-def draw_sparklines(histories: Sequence[Sequence[float]], width: int) -> list[str]:
+def draw_sparklines(
+    histories: Sequence[Sequence[float]], width: int, bars: str = _BARS
+) -> list[str]:
     """Draw numbers as bars of one scale, at most `width` per line."""
     every = [value for history in histories for value in history]
     if not every:
         return [""] * len(histories)
-    bars = _BARS if has_unicode() else _ASCII_BARS
     low, span = min(every), (max(every) - min(every)) or 1.0
     lines = []
     for history in histories:
