@@ -171,7 +171,7 @@ def test_an_option_that_may_be_left_out_names_what_it_takes(capsys):
 def gelato(arguments: str, store: Path, **options) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "gelato", *shlex.split(arguments)]
     environment = os.environ | {"MINARI_DATASETS_PATH": str(store), "HF_HUB_OFFLINE": "1"}
-    # A suite run in a shell's background inherits an ignored Ctrl-C, and would hand it on.
+    # A test run in a shell's background inherits that Ctrl-C is ignored, and so would the command.
     listening = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return subprocess.Popen(

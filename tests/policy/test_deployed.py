@@ -23,7 +23,7 @@ from gelato.policy.evaluate import (
 )
 from gelato.policy.onnx_export import export_onnx
 from gelato.policy.policy import DeployedPolicy, load_policies, pack_policies
-from gelato.runs.folder import save_arrays
+from gelato.runs.folder import Run
 from gelato.tasks.workers import worker_pool
 
 SPACES = {"box": Continuous((-2.0, 0.0, -1.0), (2.0, 1.0, 1.0)), "discrete": Discrete(4)}
@@ -65,7 +65,7 @@ def test_policies_survive_their_file(space: ActionSpace, tmp_path: Path) -> None
     policies[1] = DeployedPolicy(
         np.zeros(5, np.float32), np.ones(5, np.float32), policies[1].stages, space
     )
-    save_arrays(tmp_path / "p.npz", pack_policies(policies))
+    Run(tmp_path).save("p", pack_policies(policies))
     found = load_policies(tmp_path / "p.npz")
     for policy, other, size in zip(policies, found, (2, 5), strict=True):
         x = np.linspace(-1, 1, size, dtype=np.float32)

@@ -212,7 +212,7 @@ def test_a_missing_package_is_one_line_with_its_extra(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    message = f"--log {name} needs one more package: pip install 'gelato-rl[{name}]'"
+    message = f"{package} is not installed. Install it with: pip install 'gelato-rl[{name}]'"
     with pytest.raises(InputError) as error:
         make_loggers([name])
     assert str(error.value) == message

@@ -29,9 +29,11 @@ def build_app(*, brief: bool = False) -> Commands:
     from gelato.cli.data import data
     from gelato.cli.figure import figure
     from gelato.cli.model import model
-    from gelato.cli.policy import evaluate, export, methods, settings, table, train
+    from gelato.cli.policy import methods, settings, train
+    from gelato.cli.results import evaluate, export, table
     from gelato.cli.selection import select
-    from gelato.cli.uncertainty import trust, uncertainty
+    from gelato.cli.trust import trust
+    from gelato.cli.uncertainty import uncertainty
 
     app = Commands()
     app.command(data, name="data", help="List, generate, summarise and import datasets.")

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
-from gelato.policy.onnx_graph import Graph, add_stage
+from gelato.policy.onnx_graph import OnnxGraph, add_stage
 from gelato.policy.onnx_guard import add_guard
 from gelato.policy.policy import DeployedPolicy
 from gelato.runs.files import write_atomically
@@ -66,7 +66,7 @@ def export_onnx(
     The unit is half the range of an action, or 1 if that is larger. `metadata` is stored in the
     file, next to the version of gelato.
     """
-    graph = Graph()
+    graph = OnnxGraph()
     content = _make_model(policy, graph, [_add_policy(graph, policy)], metadata)
     difference = _compare_actions(policy, _open(content), sample_observations(policy))
     if not difference <= TOLERANCE:
@@ -86,7 +86,7 @@ def export_guarded(
     `trust` judges the policy's action at the observation. Its data points, the prototypes, are part
     of the graph. The names of the outputs are those of the fields of `Verdict`.
     """
-    graph = Graph()
+    graph = OnnxGraph()
     outputs = [_add_policy(graph, policy), *add_guard(graph, trust, policy.space)]
     known = {
         "penalty": trust.penalty,
@@ -144,7 +144,7 @@ def measure_latency(path: Path, steps: int = 2_000) -> Latency:
     return Latency(float(median), float(high), float(np.quantile(computing[_ROWS:], 0.99)))
 
 
-def _add_policy(graph: Graph, policy: DeployedPolicy) -> Any:
+def _add_policy(graph: OnnxGraph, policy: DeployedPolicy) -> Any:
     """Add the nodes from the observation to the action."""
     from onnx import TensorProto, helper
 
@@ -164,7 +164,7 @@ def _add_policy(graph: Graph, policy: DeployedPolicy) -> Any:
 
 
 def _make_model(
-    policy: DeployedPolicy, graph: Graph, outputs: list[Any], metadata: Mapping[str, str] | None
+    policy: DeployedPolicy, graph: OnnxGraph, outputs: list[Any], metadata: Mapping[str, str] | None
 ) -> bytes:
     """Return the checked content of the file."""
     onnx, _ = _import_packages()

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gelato.errors import InputError
+from gelato.errors import InputError, first_line
 from gelato.progress import note, working
 from gelato.runs.folder import Run
 from gelato.runs.loggers import Block, LoggedRun, Logger, make_loggers
@@ -70,7 +70,7 @@ class _Sender:
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"cannot start {logger.name}: {_describe(error)}") from error
+            raise InputError(f"cannot start {logger.name}: {first_line(error)}") from error
         self.state = _State(new_id)
         if before is not None:
             sent = [(source, count) for source, count in before["sent"]]
@@ -121,7 +121,7 @@ class _Sender:
         except Exception as error:
             self.failed = True
             note(
-                f"{self.logger.name} failed ({_describe(error)}). The training continues without "
+                f"{self.logger.name} failed ({first_line(error)}). The training continues without "
                 "it; repeat the command afterwards to send the rest"
             )
 
@@ -206,9 +206,3 @@ def _read_series(rows: Sequence[Mapping[str, str]], source: str) -> dict[str, di
         }
         series[f"{row.get('method', source)}-{row['seed']}"] = metrics
     return series
-
-
-def _describe(error: Exception) -> str:
-    """Return the first line of an error, or its type."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gelato.errors import InputError
+from gelato.errors import import_extra
 from gelato.progress import note
 from gelato.runs.loggers import Block, LoggedRun, Logger
 from gelato.runs.records import Record
@@ -28,15 +28,6 @@ _PROJECT = "gelato"
 _METRICS_PER_REQUEST, _PARAMETERS_PER_REQUEST = 1_000, 100
 _LONGEST_PARAMETER = 500
 _BLOCKS_TAG = "gelato.blocks"
-
-
-def _import_extra(package: str, extra: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"--log {extra} needs one more package: pip install 'gelato-rl[{extra}]'"
-        ) from error
 
 
 class TensorBoard(Logger):
@@ -49,7 +40,7 @@ class TensorBoard(Logger):
     name = "tensorboard"
 
     def __init__(self) -> None:
-        _import_extra("tensorboardX", self.name)
+        import_extra("tensorboardX", self.name)
         self._summary = import_module("tensorboardX.summary")
         self._events = import_module("tensorboardX.proto.event_pb2")
         self._make_writer = import_module("tensorboardX.event_file_writer").EventsWriter
@@ -104,7 +95,7 @@ class WeightsAndBiases(Logger):
     name = "wandb"
 
     def __init__(self) -> None:
-        self._wandb = _import_extra("wandb", self.name)
+        self._wandb = import_extra("wandb", self.name)
 
     def start(self, run: LoggedRun) -> str:
         id = run.id or secrets.token_hex(4)
@@ -164,7 +155,7 @@ class MLflow(Logger):
     name = "mlflow"
 
     def __init__(self) -> None:
-        mlflow = _import_extra("mlflow", self.name)
+        mlflow = import_extra("mlflow", self.name)
         self._entities = import_module("mlflow.entities")
         self._where = mlflow.get_tracking_uri()
         self._client = mlflow.MlflowClient()

@@ -31,7 +31,7 @@ ROLLOUTS, HORIZON = 200, 100
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class JudgedRollouts:
     """Penalties of imagined steps, and which steps happened before the episode ended."""
 
     penalty: Float[np.ndarray, "steps n"]
@@ -134,7 +134,7 @@ def judge_policy(
 
 def imagine(
     trust: Trust, policy: DeployedPolicy, starts: Float[np.ndarray, "n state"], horizon: int
-) -> Rollouts:
+) -> JudgedRollouts:
     """Roll a policy out in the model and penalise every step."""
     fitted, seed = trust.fitted, trust.seed
     dynamics = make_latent_dynamics(fitted, fitted.seeds.index(seed), state_noise=0.0)
@@ -149,7 +149,7 @@ def imagine(
         penalties.append(np.asarray(trust.penalise(e)))
         happened.append(alive)
         alive = alive & ~np.asarray(ended)
-    return Rollouts(np.array(penalties), np.array(happened))
+    return JudgedRollouts(np.array(penalties), np.array(happened))
 
 
 def _act(policy: DeployedPolicy, states: Float[np.ndarray, "n state"]) -> np.ndarray:
