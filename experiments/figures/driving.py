@@ -14,7 +14,16 @@ from experiments.figures.command import run_figure
 from experiments.tables import last_records, mean_of, select
 from gelato.errors import InputError
 from gelato.report.figures import FigureRequest
-from gelato.report.style import BLUE, GREY, INK, ORANGE, save
+from gelato.report.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    add_legend,
+    half_width,
+    label_panels,
+    save,
+)
 from gelato.runs.records import Record, read_records
 from gelato.tasks.driving import DRIVING_TASKS
 
@@ -58,10 +67,15 @@ def draw_driving(request: FigureRequest) -> None:
             _draw_panel(axes[row, column], of_task, field)
         axes[0, column].set_title(task)
         axes[1, column].set(ylim=(-0.03, 1.03), xlabel="imagined steps (1,000)")
-    axes[0, 0].set_ylabel("return")
+    axes[0, 0].set_ylabel("return of an episode")
     axes[1, 0].set_ylabel("fraction of episodes\nthat end in a crash")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    label_panels(list(axes.ravel()))
+    add_legend(figure, list(axes.ravel()), width=1.4)
+    figure.suptitle(
+        "mean over seeds, with 95% intervals (Student's t); points on the right: the last "
+        "policies, on more episodes",
+        fontsize=8,
+    )
     save(figure, request.out)
 
 
