@@ -31,6 +31,7 @@ from gelato.runs.folder import Run
 from gelato.training import group as group_training
 from gelato.training.environment import pessimistic_env
 from gelato.training.method import Method, find_family, group_methods
+from gelato.training.plan import make_plan
 from gelato.training.policies import evaluate_run, trained_policies
 from gelato.training.presets import (
     Parts,
@@ -130,6 +131,27 @@ def test_every_method_runs_from_data_to_returns(finished: Path) -> None:
         (name, seed) for name in METHODS for seed in (0, 1)
     ]
     assert all(r["steps"] == 6 and 0 <= r["return"] <= 60 for r in records)
+
+
+def test_every_column_and_field_of_a_run_is_in_its_guide(finished: Path) -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "guide" / "run_folder.md").read_text()
+    records = json.loads((finished / "results.json").read_text())
+    names = {name for record in records for name in record}
+    for log in finished.glob("policies/*/metrics.csv"):
+        names |= set(log.read_text().partition("\n")[0].strip().split(","))
+    assert len(names) > 30
+    assert not {name for name in names if f"`{name}`" not in guide}
+
+
+def test_groups_with_equal_fits_share_what_was_fitted(
+    dataset: Dataset, parts: Parts, tmp_path: Path
+) -> None:
+    method = make_method("gelato", parts)
+    other = replace(method, name="other", agent=replace(parts.sac, discount=0.9))
+    plan = make_plan(dataset, [method, other])
+    assert len(plan.groups) == 2 and len(plan.fits) == 1
+    first, second = (plan.fit(group.fit, tmp_path) for group in plan.groups)
+    assert first is second
 
 
 def test_the_last_and_the_best_policies_are_kept_and_return_again_what_they_did(

@@ -17,8 +17,8 @@ from gelato.runs.signals import exit_code, remember_interrupts
 
 _DESCRIPTION = """Offline reinforcement learning that knows where its model can be trusted.
 
-Start with `gelato data list`, then `gelato data info four-rooms`. `gelato --version` prints the
-version."""
+Start with `gelato data info file:log.npz` for your own log, or with `gelato data list` for named
+datasets. `gelato --version` prints the version."""
 
 
 def build_app(*, brief: bool = False) -> Commands:

@@ -59,7 +59,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Non
     _console().print(table)
 
 
-def format_number(value: str | float | None, form: str) -> str:
+def format_number(value: object, form: str) -> str:
     """Write a number, or a dash if there is none."""
     return "-" if value is None else f"{value:{form}}"
 

@@ -145,7 +145,12 @@ def export(
         false_alarm_rate: Share of a new episode's steps that the guard may call not trusted.
         coverage: Share of a new episode's steps for which the error bound is to hold.
     """
-    from gelato.policy.onnx_export import export_guarded, export_onnx, measure_latency
+    from gelato.policy.onnx_export import (
+        export_guarded,
+        export_onnx,
+        import_packages,
+        measure_latency,
+    )
     from gelato.report.references import shorten_reference
     from gelato.training.policies import trained_policies
 
@@ -154,6 +159,7 @@ def export(
     if prototypes < 2:
         raise InputError(f"--prototypes {prototypes}: must be at least 2")
     check_output(onnx)
+    import_packages()
     method, seed = _use_selected(run, method, seed)
     chosen = trained_policies(run, which, method, seed)[0]
     metadata = {
