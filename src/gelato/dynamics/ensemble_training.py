@@ -148,7 +148,7 @@ def _fit(
         total=config.updates,
         length=min(1_000, max(100, config.updates // 40)),
         title="fitting the ensemble",
-        status=lambda metrics: f"held-out loss {metrics['held_out'].mean():.3f}",
+        shown=["held_out"],
         is_done=is_done,
     )
 
