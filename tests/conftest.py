@@ -2,23 +2,15 @@
 present.
 """
 
-import os
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-# Most of a test's time is compiling a program that runs for a moment: compile quickly, and each
-# program once, also across processes. Has to be said before JAX starts.
-_QUICK = ["backend_optimization_level=0", "llvm_disable_expensive_passes=true"]
-if version("jaxlib") < "0.11":  # from where on XLA stops at a flag that it no longer knows
-    _QUICK.append("cpu_use_fusion_emitters=false")
-os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in _QUICK))
-os.environ.setdefault(
-    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax")
-)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+from experiments.quick_jax import compile_quickly
+
+# Most of a test's time is compiling a program that runs for a moment. This must come before JAX.
+compile_quickly(Path(__file__).parents[1] / ".pytest_cache" / "jax")
 
 # A worker takes a file at a time: those with one long preparation go first, so that the last one to
 # end is short.
