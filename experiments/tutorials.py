@@ -63,8 +63,6 @@ def build(path: Path) -> str:
                 kernel_name="python3",
                 resources={"metadata": {"path": folder}},
             )
-            client.create_kernel_manager()
-            client.km.transport = "ipc"  # no open port
             client.execute()
     nbformat.write(notebook, path.with_suffix(".ipynb"))
     page.write_text(mark + write_page(notebook, path, missing))
@@ -93,11 +91,18 @@ def write_page(notebook: NotebookNode, path: Path, missing: Sequence[str] = ()) 
                 if "alt" not in cell.metadata:
                     raise ValueError(f'{path}: give the figure a description: # %% alt="..."')
                 parts.append(f"![{cell.metadata['alt']}]({picture.name})")
-            elif output.get("name") == "stderr":
-                continue  # notes and progress bars
-            elif text := output.get("text") or data.get("text/plain"):
+            elif text := _find_text(output):
                 parts.append(f"```text\n{text.rstrip()}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _find_text(output: NotebookNode) -> str:
+    """Return what a cell printed or returned, without notes and progress bars."""
+    if output.output_type == "stream" and output.name == "stdout":
+        return str(output.text)
+    if output.output_type == "execute_result":
+        return str(output.data.get("text/plain", ""))
+    return ""
 
 
 def _describe(path: Path, missing: Sequence[str]) -> str:

@@ -58,7 +58,7 @@ plt.show()
 # ## A penalty
 #
 # A penalty maps the embedding `e` of a state-action to a number that is 0 or larger. Ours is the
-# distance to the nearest of 1,000 logged embeddings.
+# distance to the nearest logged embeddings.
 #
 # `exclude` is the row number of `e` if it is itself part of the data. Then it is not its own
 # neighbour.
@@ -77,8 +77,7 @@ class Nearest(AbstractPenalty):
 
 
 def build_nearest(inputs):
-    rows = jnp.linspace(0, len(inputs.data) - 1, 1000).astype(int)
-    return Nearest(inputs.data.embeddings[rows], rows)
+    return Nearest(inputs.data.embeddings, jnp.arange(len(inputs.data)))
 
 
 gelato.register_penalty("nearest", build_nearest, ("latent",), "distance to the nearest point")
@@ -125,11 +124,11 @@ class QState(eqx.Module):
 class QLearning(agents.AbstractAgent):
     """Deep Q-learning from imagined steps."""
 
-    updates: int = 6_000
+    updates: int = 12_000
     epoch: int = 50
-    branches: int = 100
+    branches: int = 300
     horizon: int = 5
-    discount: float = 0.97
+    discount: float = 0.98
     imagines = True
     reads_log = False
 
@@ -201,7 +200,7 @@ class QLearning(agents.AbstractAgent):
 
 # %%
 fit = replace(parts.latent, model=config)
-pessimistic = gelato.Method("nearest", QLearning(), fit, "nearest", 4.0, 0.0)
+pessimistic = gelato.Method("nearest", QLearning(), fit, "nearest", 3.0, 0.0)
 naive = gelato.Method("no penalty", QLearning(), fit, "none", 0.0, 0.0)
 settings = gelato.TrainSettings(evaluations=1, episodes=20)
 records = gelato.train(

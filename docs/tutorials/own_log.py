@@ -10,6 +10,7 @@
 # %%
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium
 import matplotlib.pyplot as plt
@@ -178,7 +179,7 @@ import onnxruntime
 from gelato.policy.onnx_export import export_guarded
 
 policy = gelato.trained_policies("run", method=selection.chosen.method)[0].policy
-export_guarded(policy, gelato.Trust("run", points=1_000), "policy.onnx")
+export_guarded(policy, gelato.Trust("run", points=1_000), Path("policy.onnx"))
 session = onnxruntime.InferenceSession("policy.onnx")
 
 
@@ -188,7 +189,8 @@ def ask(observation):
     return action[0], bool(trusted[0]), float(penalty[0])
 
 
-for name, observation in (("logged state", log.transitions.states[500]), ("broken sensor", [5, 5, 90])):
+examples = {"logged state": log.transitions.states[500], "broken sensor": [5, 5, 90]}
+for name, observation in examples.items():
     action, trusted, penalty = ask(observation)
     print(f"{name:14} U {penalty:6.2f}  trusted: {trusted}")
 

@@ -99,8 +99,10 @@ def walk(ppo, seed):
     return np.array(cells), total
 
 
-walks = {name: [walk(ppo, seed) for seed in range(8)] for name, ppo in
-         (("λ = 4", careful), ("λ = 0", naive))}
+walks = {
+    name: [walk(ppo, seed) for seed in range(8)]
+    for name, ppo in (("λ = 4", careful), ("λ = 0", naive))
+}
 for name, found in walks.items():
     print(name, "at the goal for", np.mean([total for _, total in found]), "of 60 steps")
 

@@ -136,7 +136,9 @@ plt.show()
 
 # %%
 inside, outside = error[verdict.trusted], error[~verdict.trusted]
-print(f"median true error where trusted {np.median(inside):.3f}, elsewhere {np.median(outside):.3f}")
+print(
+    f"median true error where trusted {np.median(inside):.3f}, elsewhere {np.median(outside):.3f}"
+)
 
 # %% [markdown]
 # ## How wrong can it be?

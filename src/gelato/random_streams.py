@@ -18,8 +18,11 @@ ENSEMBLE_BATCHES = 3
 ENSEMBLE_SAMPLES = 2**29 + 1
 # Policies: initial weights, imagined steps, updates, and updates of behaviour cloning.
 INIT = 2**28
+"""The stream of initial weights."""
 IMAGINE = 2**28 + 1
+"""The stream of imagined steps."""
 LEARN = 2**28 + 2
+"""The stream of batches and of noise in updates."""
 CLONE = 2**28 + 3
 # First weights of the ensemble in state space.
 ENSEMBLE_WEIGHTS = 2**29
