@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[1]
 LANGUAGES = ("bash", "python", "text", "{.python .example}")
 _PATTERN = re.compile(
     r"<!-- before:\n(?P<before>.*?)-->"
-    r"|(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?^ *```(?P<language>[^\n]*)\n(?P<code>.*?)^ *```$",
+    r"|(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?"
+    r"^ *```(?P<language>[^\n]*)\n(?P<code>.*?)^ *```$",
     flags=re.DOTALL | re.MULTILINE,
 )
 _TINY_AGENT = {"hidden": (8,), "batch_size": 8, "updates": 6, "epoch": 2, "branches": 4}
