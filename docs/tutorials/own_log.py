@@ -176,7 +176,7 @@ for name, value in judged.items():
 # %%
 import onnxruntime
 
-from gelato.policy.onnx_export import export_guarded
+from gelato.policy import export_guarded
 
 policy = gelato.trained_policies("run", method=selection.chosen.method)[0].policy
 export_guarded(policy, gelato.Trust("run", points=1_000), Path("policy.onnx"))
