@@ -61,6 +61,7 @@ def build(path: Path) -> str:
                 notebook,
                 timeout=SECONDS_PER_CELL,
                 kernel_name="python3",
+                extra_arguments=["--IPKernelApp.log_level=40"],  # it warns of its own local port
                 resources={"metadata": {"path": folder}},
             )
             client.execute()
