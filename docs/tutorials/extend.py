@@ -32,7 +32,7 @@ from gelato.uncertainty import AbstractPenalty
 # imagines a shortcut through the wall.
 
 # %% alt="The plan of four rooms. Grey cells are walls. Blue cells were visited in the log. A red square in the left upper room was never visited. The goal is to the right of the wall, next to the red square."
-log = gelato.load("four-rooms-hole,transitions=6000")
+log = gelato.load("four-rooms-hole")
 HOLE = (4, 4, 6, 6)
 
 
@@ -90,7 +90,7 @@ gelato.register_penalty("nearest", build_nearest, ("latent",), "distance to the 
 
 # %% alt="The calibrated penalty of a step to the right from each cell. It is near zero in visited cells and high inside the red square."
 parts = gelato.choose_parts(log, "small")
-config = replace(parts.latent.model, updates=4_000, variance_updates=200)
+config = replace(parts.latent.model, updates=8_000, variance_updates=200)
 fitted = gelato.fit_model(log, "rooms-model", config=config)
 trust = gelato.Trust(fitted, penalty="nearest")
 U = np.full(FREE.shape, np.nan)
@@ -141,7 +141,7 @@ class QLearning(agents.AbstractAgent):
         return 20 * self.epoch
 
     def init(self, view, *, key):
-        network = agents.Actor(view.latent_size, view.action_space, (64, 64), key=key)
+        network = agents.Actor(view.latent_size, view.action_space, (128, 128), key=key)
         optimiser = optax.adam(1e-3).init(eqx.filter(network, eqx.is_array))
         return QState(network, network, optimiser, jnp.zeros((), jnp.int32))
 
@@ -181,8 +181,9 @@ class QLearning(agents.AbstractAgent):
         carry, errors = jax.lax.scan(
             update, (trainable, state.optimiser), state.step + jnp.arange(updates)
         )
-        network = eqx.combine(carry[0], static)
-        state = QState(network, network, carry[1], state.step + updates)
+        slow = optax.incremental_update(carry[0], eqx.filter(state.target, eqx.is_array), 0.3)
+        network, target = eqx.combine(carry[0], static), eqx.combine(slow, static)
+        state = QState(network, target, carry[1], state.step + updates)
         return state, {"loss": jnp.mean(errors)}
 
     def actor(self, state):
@@ -200,7 +201,7 @@ class QLearning(agents.AbstractAgent):
 
 # %%
 fit = replace(parts.latent, model=config)
-pessimistic = gelato.Method("nearest", QLearning(), fit, "nearest", 3.0, 0.0)
+pessimistic = gelato.Method("nearest", QLearning(), fit, "nearest", 2.0, 0.0)
 naive = gelato.Method("no penalty", QLearning(), fit, "none", 0.0, 0.0)
 settings = gelato.TrainSettings(evaluations=1, episodes=20)
 records = gelato.train(

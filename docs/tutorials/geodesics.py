@@ -108,8 +108,8 @@ def mean(z):
 
 
 def scale(z):
-    closeness = jnp.sum(jnp.exp(-12 * jnp.sum((data - z) ** 2, axis=1))) / 30
-    return 4 * jnp.exp(-closeness)[None]
+    closeness = jnp.sum(jnp.exp(-12 * jnp.sum((data - z) ** 2, axis=1))) / 20
+    return 12 * jnp.exp(-closeness)[None]
 
 
 decoder = GaussianPullback(gaussian(mean, scale))

@@ -14,6 +14,7 @@ import gymnasium
 import matplotlib.pyplot as plt
 import numpy as np
 import stable_baselines3
+import torch
 
 import gelato
 from gelato.mdp.stable_baselines import StableBaselinesEnv
@@ -25,9 +26,9 @@ from gelato.mdp.stable_baselines import StableBaselinesEnv
 # the goal.
 
 # %%
-log = gelato.load("four-rooms-hole,transitions=6000")
+log = gelato.load("four-rooms-hole")
 config = replace(
-    gelato.choose_parts(log, "small").latent.model, updates=4_000, variance_updates=200
+    gelato.choose_parts(log, "small").latent.model, updates=8_000, variance_updates=200
 )
 fitted = gelato.fit_model(log, "rooms-model", config=config)
 
@@ -57,10 +58,14 @@ print("penalties of the first steps:", info["penalty"][:5].round(2))
 #
 # ## Train PPO
 #
-# `StableBaselinesEnv` wraps the 32 parallel episodes. One compiled call steps all of them.
+# `StableBaselinesEnv` wraps the 32 parallel episodes. One compiled call steps all of them. The
+# networks are so small that several threads only wait for each other.
 
 
 # %%
+torch.set_num_threads(1)
+
+
 def train(penalty_weight):
     env = StableBaselinesEnv(make_environment(penalty_weight))
     ppo = stable_baselines3.PPO(
@@ -75,7 +80,7 @@ def train(penalty_weight):
         seed=0,
         device="cpu",
     )
-    return ppo.learn(60_000)
+    return ppo.learn(80_000)
 
 
 careful, naive = train(4.0), train(0.0)
