@@ -27,6 +27,7 @@ from gelato.model import training
 from gelato.model.config import ModelConfig
 from gelato.training import plan
 from gelato.training.method import Method
+from gelato.training.presets import TrainSettings
 
 ROOT = Path(__file__).parents[1]
 LANGUAGES = ("bash", "python", "text", "{.python .example}")
@@ -106,8 +107,14 @@ def run_page(text: str) -> None:
 
 def use_tiny_settings(patch: pytest.MonkeyPatch) -> None:
     """Make every fit, training and named dataset tiny, whatever a page asks for."""
-    choose, fit = plan._choose_methods, training.fit_latent_model
+    choose, make_plan, fit = plan._choose_methods, plan.make_plan, training.fit_latent_model
+    tiny = TrainSettings(neighbours=3, points=500, evaluations=1, episodes=2)
+
+    def plan_tiny(data: Any, methods: Any, **given: Any) -> plan.Plan:
+        return make_plan(data, methods, **given | {"settings": tiny})
+
     patch.setattr(plan, "_choose_methods", lambda *given: tuple(map(_shrink, choose(*given))))
+    patch.setattr("gelato.training.train.make_plan", plan_tiny)
     for module in (training, latent):
         patch.setattr(
             module,
