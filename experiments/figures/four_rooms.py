@@ -13,7 +13,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from experiments.figures.command import run_figure
-from experiments.rooms import check_rooms, encode_cells
+from experiments.rooms import check_rooms, compute_walking_distances, encode_cells
 from gelato.report.figures import FigureRequest
 from gelato.report.latent_space import build_decoder_metric, draw_volume, measure_plane
 from gelato.report.style import GREY, INK, MARK, SHADE, save
