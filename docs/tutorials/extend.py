@@ -32,7 +32,7 @@ from gelato.uncertainty import AbstractPenalty
 # imagines a shortcut through the wall.
 
 # %% alt="The plan of four rooms. Grey cells are walls. Blue cells were visited in the log. A red square in the left upper room was never visited. The goal is to the right of the wall, next to the red square."
-log = gelato.load("four-rooms-hole")
+log = gelato.load("four-rooms-hole,transitions=6000")
 HOLE = (4, 4, 6, 6)
 
 
@@ -90,7 +90,7 @@ gelato.register_penalty("nearest", build_nearest, ("latent",), "distance to the 
 
 # %% alt="The calibrated penalty of a step to the right from each cell. It is near zero in visited cells and high inside the red square."
 parts = gelato.choose_parts(log, "small")
-config = replace(parts.latent.model, updates=8_000, variance_updates=200)
+config = replace(parts.latent.model, updates=4_000, variance_updates=200)
 fitted = gelato.fit_model(log, "rooms-model", config=config)
 trust = gelato.Trust(fitted, penalty="nearest")
 U = np.full(FREE.shape, np.nan)
@@ -201,7 +201,7 @@ class QLearning(agents.AbstractAgent):
 
 # %%
 fit = replace(parts.latent, model=config)
-pessimistic = gelato.Method("nearest", QLearning(), fit, "nearest", 2.0, 0.0)
+pessimistic = gelato.Method("nearest", QLearning(), fit, "nearest", 4.0, 0.0)
 naive = gelato.Method("no penalty", QLearning(), fit, "none", 0.0, 0.0)
 settings = gelato.TrainSettings(evaluations=1, episodes=20)
 records = gelato.train(

@@ -39,14 +39,13 @@ def make_environment(penalty_weight):
         penalty="euclidean",
         penalty_weight=penalty_weight,
         horizon=10,
-        num_envs=32,
-        points=2_000,
+        num_envs=128,
     )
 
 
 environment = make_environment(4.0)
 observation, _ = environment.reset(seed=0)
-_, reward, _, _, info = environment.step(np.zeros(32, int))
+_, reward, _, _, info = environment.step(np.zeros(128, int))
 print("observations:", observation.shape, "actions:", environment.single_action_space)
 print("penalties of the first steps:", info["penalty"][:5].round(2))
 
@@ -58,7 +57,7 @@ print("penalties of the first steps:", info["penalty"][:5].round(2))
 #
 # ## Train PPO
 #
-# `StableBaselinesEnv` wraps the 32 parallel episodes. One compiled call steps all of them. The
+# `StableBaselinesEnv` wraps the 128 parallel episodes. One compiled call steps all of them. The
 # networks are so small that several threads only wait for each other.
 
 
@@ -71,8 +70,8 @@ def train(penalty_weight):
     ppo = stable_baselines3.PPO(
         "MlpPolicy",
         env,
-        n_steps=64,
-        batch_size=512,
+        n_steps=32,
+        batch_size=1024,
         n_epochs=5,
         learning_rate=1e-3,
         gamma=0.97,
@@ -80,7 +79,7 @@ def train(penalty_weight):
         seed=0,
         device="cpu",
     )
-    return ppo.learn(80_000)
+    return ppo.learn(320_000)
 
 
 careful, naive = train(4.0), train(0.0)
