@@ -108,7 +108,7 @@ def mean(z):
 
 
 def scale(z):
-    closeness = jnp.sum(jnp.exp(-12 * jnp.sum((data - z) ** 2, axis=1))) / 20
+    closeness = jnp.sum(jnp.exp(-30 * jnp.sum((data - z) ** 2, axis=1))) / 10
     return 12 * jnp.exp(-closeness)[None]
 
 
