@@ -19,6 +19,7 @@ from gelato.dynamics.interface import AbstractDynamics, Latent
 from gelato.mdp.pessimistic import ImaginedMDP, Step
 
 Metrics = Mapping[str, Float[Array, ""]]
+"""The mean of each quantity that an agent reports."""
 
 
 class View(eqx.Module):
