@@ -22,10 +22,17 @@ from experiments.known_answers import (
     shrink,
 )
 from gelato.data.transitions import Standardiser
+from gelato.errors import InputError
 from gelato.model.latent import Scaling
 from gelato.selection.evidence import Evidence, SelectSettings
 from gelato.selection.fqe import FittedQ
-from gelato.selection.importance import ImportanceWeighting, clone_densities, weigh_rows
+from gelato.selection.importance import (
+    ESTIMATORS,
+    ImportanceWeighting,
+    clone_densities,
+    weigh_log,
+    weigh_rows,
+)
 from gelato.selection.models import imagine_steps
 from gelato.selection.rollouts import Judge, RolloutConfig, begin_rollouts, continue_rollouts
 from gelato.selection.temporal import TemporalConfig, find_problem
@@ -138,8 +145,12 @@ def test_critics_that_diverge_are_reported(chain: System) -> None:
 def test_too_few_effective_episodes_make_importance_weighting_unusable(chain: System) -> None:
     evidence = make_evidence(chain)
     far = replace(evidence, policies=ChainPolicy(jnp.array([0.999])))
-    for estimates in ImportanceWeighting().estimate_all(far):
-        assert "effective episodes" in str(estimates[0].problem)
+    weighted = weigh_log(far)
+    for name in ESTIMATORS:
+        (estimate,) = ImportanceWeighting(name, weighted).estimate(far)
+        assert estimate.estimator == name and "effective episodes" in str(estimate.problem)
+    with pytest.raises(InputError, match="no estimator 'other'"):
+        ImportanceWeighting("other")
 
 
 def test_the_cloned_behaviour_policy_has_the_densities_of_the_recorded_one(chain: System) -> None:

@@ -58,6 +58,13 @@ def print_verdict(found: "Selection") -> None:
         rows.append((candidate.method, str(candidate.seed), f"{score:.2f}", *cells))
     print_title(f"{shorten_reference(found.dataset)}, estimates from the log alone, best first")
     print_table(("policy", "seed", "mean rank", *estimators), rows)
+    if found.trials:
+        print_title("real episodes")
+        tried = []
+        for trial in found.trials:
+            label = trial.candidate.method, str(trial.candidate.seed), str(len(trial.returns))
+            tried.append((*label, _write(trial.estimate)))
+        print_table(("policy", "seed", "episodes", "return"), tried)
     behaviour, estimate = found.behaviour, found.estimate
     spent = sum(len(trial.returns) for trial in found.trials)
     source = f"{spent} real episodes" if spent else "the log alone, no real episode"
