@@ -194,7 +194,6 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
                 "out of distribution": "{foreign_trusted:.0%}",
                 "MB": "{megabytes:.1f}",
                 "median, ms": "{median_ms:.2f}",
-                "99%, ms": "{p99_ms:.2f}",
                 "99% of computing, ms": "{p99_computing_ms:.2f}",
                 "U differs by": "{penalty_difference:.0e}",
                 "on": "{device}",

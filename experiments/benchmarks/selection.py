@@ -7,7 +7,7 @@ any evaluation, estimate all policies from the log alone, select one, and only t
 returns, which nothing else reads. Repeat the command to resume: finished stages are read from
 `--runs`, or unpacked from `--out` if that folder is elsewhere by now. `--minutes` stops in time.
 `--merge OUT...` writes the records of such folders to results/selection.json, and the choices to
-results/selection_choices.json.
+results/selection_choices.json. experiments/README.md has the commands of all datasets.
 
 The folder `--out` is written after every stage. It holds at most eight files of 16 MiB, 60 in all:
 
@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from experiments.mopo import recording
 from experiments.tables import choices_table, selection_table
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
@@ -47,7 +48,7 @@ from gelato.selection.temporal import TemporalConfig
 from gelato.tasks.task import normalise_score
 from gelato.training.method import Method
 from gelato.training.policies import environment_for, trained_policies
-from gelato.training.presets import Parts, choose_parts, make_method, vary_method
+from gelato.training.presets import Parts, choose_parts, make_grid
 from gelato.training.train import train
 
 RESULTS = Path(__file__).parents[2] / "results" / "selection.json"
@@ -63,6 +64,12 @@ def main() -> None:
     )
     parser.add_argument("--dataset", help="a name of `gelato data list`, or any reference")
     parser.add_argument("--name", help="of the dataset in records; default: the reference")
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        help="record new data with these weights of a D4RL policy; --dataset is the environment",
+    )
+    parser.add_argument("--transitions", type=int, default=1_000_000, help="with --policy")
     parser.add_argument("--runs", type=Path, default=Path("runs/selection"))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
@@ -90,7 +97,7 @@ def main() -> None:
     _unpack(arguments.out, folder)
     clock = _Clock(arguments.out)
     with clock.measure("data"):
-        dataset = load(arguments.dataset)
+        dataset = _load(arguments)
     with _packing(folder, arguments.out), clock.measure("train"):
         _train(arguments, dataset, folder)
     with _packing(folder, arguments.out), clock.measure("select"):
@@ -113,8 +120,9 @@ def main() -> None:
 def make_methods(
     parts: Parts, weights: Sequence[float] = WEIGHTS, fractions: Sequence[float] = FRACTIONS
 ) -> list[Method]:
-    """Make the grid: one recipe for all tasks."""
-    return vary_method(make_method("gelato", parts), tuple(weights), tuple(fractions))
+    """Make the grid: one recipe for all tasks. Driving uses no fraction of real data."""
+    changed = replace(parts, penalty_weights=tuple(weights), real_fractions=tuple(fractions))
+    return make_grid("gelato", changed)
 
 
 def make_records(
@@ -203,6 +211,14 @@ def merge(folders: Sequence[Path], results: Path) -> None:
     print(choices_table(read_records(choices)))
 
 
+def _load(arguments: argparse.Namespace) -> Dataset:
+    if arguments.policy is None:
+        return load(arguments.dataset)
+    weights = recording.read_policy(arguments.policy)
+    workers = arguments.workers or os.cpu_count() or 1
+    return recording.record(arguments.dataset, weights, arguments.transitions, workers)
+
+
 def _train(arguments: argparse.Namespace, dataset: Dataset, folder: Path) -> None:
     parts = choose_parts(dataset)
     settings = replace(parts.settings, evaluations=0)
@@ -212,7 +228,8 @@ def _train(arguments: argparse.Namespace, dataset: Dataset, folder: Path) -> Non
         sac = replace(parts.sac, hidden=(16,), batch_size=16, branches=20, replay=500, epoch=50)
         parts, settings = replace(parts, sac=sac), replace(settings, points=500)
     if arguments.updates is not None:
-        parts = replace(parts, sac=replace(parts.sac, updates=arguments.updates))
+        ppo = None if parts.ppo is None else replace(parts.ppo, updates=arguments.updates)
+        parts = replace(parts, sac=replace(parts.sac, updates=arguments.updates), ppo=ppo)
     if arguments.model_updates is not None:
         updates = arguments.model_updates
         model = replace(parts.latent.model, updates=updates, variance_updates=updates // 5)

@@ -131,9 +131,11 @@ def make_case(name: str, *, small: bool, pendulum: Path, episodes: int = 200) ->
     if name == "four-rooms":
         new = load("four-rooms,transitions=4000,seed=1").transitions
         return Case(name, load("four-rooms"), new, {})
-    # Halfcheetah has 1,000 steps per episode: 200 new episodes, half of them for calibration.
-    size, fresh = (100_000, 200_000) if small else (1_000_000, 300_000)
     task = name.split("-")[0]
+    size, fresh = (100_000, 100_000) if small else (1_000_000, 300_000)
+    if task == "halfcheetah" and small:
+        # Its episodes have 1,000 steps: 200 episodes, half of them for calibration.
+        fresh = 200_000
     return Case(
         name,
         load(f"{name},transitions={size}"),

@@ -128,6 +128,8 @@ def selected(finished: Path) -> Path:
 
 def test_select_needs_no_environment_and_no_return(selected: Path) -> None:
     stored = json.loads((selected / "selection.json").read_text())
+    # Policies that were best in an environment do not exist, so none can be chosen.
+    assert not list(selected.rglob("best.npz"))
     assert len(stored["policies"]) == 6 and stored["real_episodes"] == 0
     verdicts = ("better than the data", "do not deploy", "not shown to be better")
     assert stored["verdict"] in verdicts and stored["reasons"]
@@ -273,14 +275,14 @@ def test_real_episodes_go_to_the_best_arm() -> None:
     assert low is not None and high is not None and low < 5.05 < high
 
 
-def test_a_budget_is_spent_in_the_real_environment(selected: Path, monkeypatch) -> None:
-    described = json.loads((selected / "run.json").read_text())
-    changed = {**described, "data": {**described["data"], "environment": "Pendulum-v1"}}
-    write_description(selected, changed)
-    found = select(selected, settings=SETTINGS, budget=6)
-    write_description(selected, described)
+def test_a_budget_is_spent_in_the_real_environment(selected: Path) -> None:
+    found = select(selected, settings=SETTINGS, budget=6, environment="Pendulum-v1")
     assert sum(len(trial.returns) for trial in found.trials) == 6
     assert found.estimate.estimator == "real episodes"
+    described = found.describe()["trials"]
+    assert sum(trial["details"]["episodes"] for trial in described) == 6
+    with pytest.raises(InputError, match="no effect without a budget"):
+        select(selected, settings=SETTINGS, environment="Pendulum-v1")
 
 
 def make_values(policies: int = 2) -> HeadValues:

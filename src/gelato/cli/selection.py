@@ -18,6 +18,7 @@ _SHOWN = 10
 def select(
     runs: Positional[tuple[Path, ...]],
     budget: int = 0,
+    environment: str | None = None,
     json: bool = False,
     fitted_to: str | None = None,
 ) -> None:
@@ -31,16 +32,21 @@ def select(
     Args:
         runs: Folders of `gelato train`, all on the same data.
         budget: Number of real episodes to spend on the best candidates; it needs the environment.
+        environment: Environment of these episodes, such as `Pendulum-v1`. Default: the one that
+            recorded the data.
         json: Print one JSON object instead of a report.
         fitted_to: New location of the training data, if it moved.
     """
     from gelato.data.reference import load
     from gelato.selection.select import select as select_policy
+    from gelato.tasks.environments import check_environment
 
     if not runs:
         raise InputError("name the folder of at least one run")
+    if environment is not None:
+        check_environment(environment)
     data = None if fitted_to is None else load(fitted_to)
-    found = select_policy(runs, budget=budget, data=data)
+    found = select_policy(runs, budget=budget, environment=environment, data=data)
     if json:
         print_json(found.describe())
     else:

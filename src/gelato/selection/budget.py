@@ -48,13 +48,23 @@ class Trial:
         }
 
 
-def try_policies(candidates: Sequence[Candidate], budget: int) -> list[Trial]:
-    """Run `budget` real episodes with the best candidates; `candidates` come best first."""
+def try_policies(
+    candidates: Sequence[Candidate], budget: int, environment: str | None = None
+) -> list[Trial]:
+    """Run `budget` real episodes with the best candidates; `candidates` come best first.
+
+    `environment` replaces the one that recorded the data.
+    """
     arms = [Trial(candidate) for candidate in candidates[: max(1, budget // _EPISODES_PER_ARM)]]
     policies = []
     for arm in arms:
         candidate = arm.candidate
-        policies += trained_policies(candidate.run, method=candidate.method, seed=candidate.seed)
+        policies += trained_policies(
+            candidate.run,
+            method=candidate.method,
+            seed=candidate.seed,
+            environment=environment,
+        )
     environment = environment_for(policies[0])
     with progress("real episodes", budget) as advance:
         for episode in range(budget):

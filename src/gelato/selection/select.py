@@ -94,23 +94,26 @@ def select(
     *,
     settings: SelectSettings | None = None,
     budget: int = 0,
+    environment: str | None = None,
     data: Dataset | None = None,
 ) -> Selection:
     """Choose a policy of one or several runs on the same data.
 
-    No environment is used, unless `budget` allows some real episodes. The choice is stored in the
-    run's `selection.json`; `evaluate` and `export` then use it. `data` replaces the recorded
-    reference, for data that moved.
+    No environment is used, unless `budget` allows some real episodes; `environment` replaces the
+    one that recorded the data. The choice is stored in the run's `selection.json`; `evaluate` and
+    `export` then use it. `data` replaces the recorded reference, for data that moved.
     """
     folders = [runs] if isinstance(runs, str | Path) else list(runs)
     if not folders:
         raise InputError("name the folder of at least one run")
     if budget < 0:
         raise InputError(f"budget is {budget}; it must be at least 0")
+    if environment is not None and not budget:
+        raise InputError("an environment has no effect without a budget of real episodes")
     # Refuse what cannot succeed before minutes are spent on estimates.
     trained = _check_same_data(folders)
     if budget:
-        environment_for(trained[0])
+        environment_for(replace(trained[0], environment=environment or trained[0].environment))
     dataset = data or load(trained[0].dataset)
     check_data(find_training(folders[0]), dataset)
     behaviour = measure_behaviour(dataset)
@@ -119,7 +122,7 @@ def select(
     ranking = rank_candidates(candidates)
     trials: list[Trial] = []
     if budget:
-        trials = try_policies([candidate for candidate, _ in ranking], budget)
+        trials = try_policies([candidate for candidate, _ in ranking], budget, environment)
     selection = decide(ranking, behaviour, found[0].dataset, weight, trials=trials)
     Run(selection.chosen.run).write_json(_FILE, selection.describe())
     return selection
