@@ -86,7 +86,7 @@ def print_verdict(found: "Selection") -> None:
         "agreement of estimators": _describe_agreement(found.agreement),
     }
     for number, reason in enumerate(found.reasons[1:], start=1):
-        fields[f"excluded {number}"] = reason
+        fields[f"note {number}"] = reason
     print_fields(f"chosen: {found.chosen.method}, seed {found.chosen.seed}", fields)
 
 

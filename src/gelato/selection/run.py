@@ -26,6 +26,7 @@ from gelato.selection.importance import ImportanceWeighting, weigh_log
 from gelato.selection.log import Log, make_log
 from gelato.selection.models import Models, imagine_steps, own_model_of, read_models
 from gelato.selection.policies import group_by_shape, stack_policies
+from gelato.selection.replay import measure_bias
 from gelato.selection.rollouts import RolloutConfig, find_worst_reward, roll_out
 from gelato.selection.value import (
     CommonValue,
@@ -220,7 +221,8 @@ def _gather(
     rollouts = roll_out(models.judges, policies, starts, own, config, key=key)
     imagined = imagine_steps(models.judges, policies, homes, log, settings.imagined, key=key)
     weights = [float(methods[each.method]["penalty_weight"]) for each in trained]
-    return Evidence(log, policies, settings, rollouts, imagined, np.array(weights))
+    bias = measure_bias(models.judges, log, key=key)
+    return Evidence(log, policies, settings, rollouts, imagined, np.array(weights), bias)
 
 
 def _spread(available: int, wanted: int) -> np.ndarray:

@@ -185,6 +185,12 @@ def decide(
         outside = other.details.get("outside_share")
     verdict, reason = judge(estimate, behaviour, None if trials else outside)
     reasons = [reason, *_report_problems([candidate for candidate, _ in ranking])]
+    bias = estimate.details.get("reward_bias", 0.0)
+    if bias > 0:
+        reasons.append(
+            f"all models misjudge logged rewards by {bias:.3g} per step, which widens the interval "
+            f"by {estimate.details['widened']:,.4g} on both sides"
+        )
     return Selection(
         chosen,
         verdict,
