@@ -1,10 +1,10 @@
 """`gelato select`: choose a policy from the log alone."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from gelato.cli.arguments import MovedData, Trainings
 from gelato.cli.output import print_fields, print_json, print_table, print_title
 from gelato.errors import InputError
 
@@ -16,10 +16,11 @@ _SHOWN = 10
 
 
 def select(
-    runs: Positional[tuple[Path, ...]],
+    runs: Positional[Trainings],
     budget: int = 0,
+    environment: str | None = None,
     json: bool = False,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Choose the best policy of one or several runs without a simulator, and say how good it is.
 
@@ -31,16 +32,20 @@ def select(
     Args:
         runs: Folders of `gelato train`, all on the same data.
         budget: Number of real episodes to spend on the best candidates; it needs the environment.
+        environment: Environment of these episodes, such as `Pendulum-v1`. Default: the one that
+            recorded the data.
         json: Print one JSON object instead of a report.
-        fitted_to: New location of the training data, if it moved.
     """
     from gelato.data.reference import load
     from gelato.selection.select import select as select_policy
+    from gelato.tasks.environments import check_environment
 
     if not runs:
         raise InputError("name the folder of at least one run")
+    if environment is not None:
+        check_environment(environment)
     data = None if fitted_to is None else load(fitted_to)
-    found = select_policy(runs, budget=budget, data=data)
+    found = select_policy(runs, budget=budget, environment=environment, data=data)
     if json:
         print_json(found.describe())
     else:
@@ -55,9 +60,16 @@ def print_verdict(found: "Selection") -> None:
     rows = []
     for candidate, score in found.ranking[:_SHOWN]:
         cells = [_write(candidate.find(name)) for name in estimators]
-        rows.append((candidate.method, str(candidate.seed), f"{score:.2f}", *cells))
+        rows.append((candidate.method, candidate.seed, f"{score:.2f}", *cells))
     print_title(f"{shorten_reference(found.dataset)}, estimates from the log alone, best first")
     print_table(("policy", "seed", "mean rank", *estimators), rows)
+    if found.trials:
+        print_title("real episodes")
+        tried = []
+        for trial in found.trials:
+            label = trial.candidate.method, str(trial.candidate.seed), str(len(trial.returns))
+            tried.append((*label, _write(trial.estimate)))
+        print_table(("policy", "seed", "episodes", "return"), tried)
     behaviour, estimate = found.behaviour, found.estimate
     spent = sum(len(trial.returns) for trial in found.trials)
     source = f"{spent} real episodes" if spent else "the log alone, no real episode"
@@ -73,7 +85,7 @@ def print_verdict(found: "Selection") -> None:
         "agreement of estimators": _describe_agreement(found.agreement),
     }
     for number, reason in enumerate(found.reasons[1:], start=1):
-        fields[f"excluded {number}"] = reason
+        fields[f"note {number}"] = reason
     print_fields(f"chosen: {found.chosen.method}, seed {found.chosen.seed}", fields)
 
 

@@ -21,7 +21,7 @@ from gelato.errors import InputError
 from gelato.geometry.adaptive import Adaptive, Search
 from gelato.geometry.converged import Converged
 from gelato.geometry.curve import Curve, Legendre
-from gelato.geometry.graph import build, fit_path_curves, make_grid
+from gelato.geometry.graph import build, fit_path_curves, place_nodes
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
 from gelato.geometry.solver import AbstractSolver, Geodesic
 from gelato.progress import progress
@@ -212,7 +212,7 @@ def _find_graph_paths(
     where = where.reshape(2, -1).T
     if len(nodes) < 2:
         return np.zeros((len(starts), modes, starts.shape[1]), starts.dtype)
-    graph = build(metric, np.concatenate([nodes, make_grid(nodes)]))
+    graph = build(metric, np.concatenate([nodes, place_nodes(nodes)]))
     return fit_path_curves(graph, where, modes).astype(starts.dtype)
 
 

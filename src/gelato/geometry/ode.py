@@ -42,7 +42,8 @@ def exponential(
     """
     diffrax = import_extra("diffrax", "geodesics")
 
-    def field(t: Scalar, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:  # noqa: ARG001
+    def field(t: Scalar, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:
+        del t, args
         z, v = y
         return v, -connect(metric, z, v, v)
 

@@ -10,16 +10,16 @@ The common λ is what one unit of U costs in return: how much independent models
 return of a policy, divided by the U along its path.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from gelato.selection.estimate import AbstractEstimator, Estimate, bound_next
+from gelato.selection.estimate import AbstractEstimator, Estimate, bound_draw, bound_next
 from gelato.selection.evidence import Evidence
 from gelato.selection.rollouts import Rollouts
-from gelato.selection.temporal import Rows, find_problem, make_problem, train_critics
+from gelato.selection.temporal import find_problem, make_problem, train_critics
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,10 @@ def learn_values(evidence: Evidence) -> HeadValues:
     """Learn both heads for every policy from steps in the model it was trained in."""
     imagined, settings = evidence.imagined, evidence.settings
     assert imagined is not None
-    rows = Rows(
-        states=imagined.states,
-        actions=imagined.actions,
-        rewards=imagined.rewards,
-        next_states=imagined.next_states,
-        continues=imagined.continues,
-        episodes=imagined.episodes,
-        next_choices=imagined.next_choices,
-        count=jnp.asarray(imagined.rewards.shape[1], jnp.int32),
-    )
-    episodes = int(imagined.initial.shape[1])
     problem = make_problem(
-        rows,
-        episodes,
+        imagined.rows,
+        jnp.asarray(imagined.rows.rewards.shape[1], jnp.int32),
+        imagined.initial.shape[1],
         settings.critics.members,
         settings.discount,
         evidence.log.space,
@@ -73,7 +63,7 @@ def learn_values(evidence: Evidence) -> HeadValues:
     )
     initial = imagined.initial, imagined.initial_choices, problem.weights
     critics = train_critics(problem, settings.critics, "values of rewards and penalties", initial)
-    low, high = evidence.bound_values(np.asarray(imagined.rewards).reshape(-1, 2))
+    low, high = evidence.bound_values(np.asarray(imagined.rows.rewards).reshape(-1, 2))
     last = critics.history[-1]
     return HeadValues(last[..., 0], last[..., 1], find_problem(critics.history, low, high))
 
@@ -84,16 +74,34 @@ def value_under(
     """Return `V_r − λ V_U` of every policy, with one λ per policy."""
     found = []
     for row, weight in enumerate(weights):
-        members = values.rewards[row] - weight * values.penalties[row]
-        mean = float(members.mean())
+        rewards, penalties = values.rewards[row], values.penalties[row]
+        covariance = np.cov(rewards, penalties) if len(rewards) > 1 else np.zeros((2, 2))
         details = {
-            "reward_value": float(values.rewards[row].mean()),
-            "penalty_value": float(values.penalties[row].mean()),
-            "penalty_weight": float(weight),
+            "reward_value": float(rewards.mean()),
+            "penalty_value": float(penalties.mean()),
+            "reward_variance": float(covariance[0, 0]),
+            "penalty_variance": float(covariance[1, 1]),
+            "covariance": float(covariance[0, 1]),
+            "members": float(len(rewards)),
         }
-        bounds = bound_next(members, mean)
-        found.append(Estimate(name, mean, *bounds, values.problems[row], details))
+        unweighted = Estimate(name, 0.0, problem=values.problems[row], details=details)
+        found.append(change_weight(unweighted, float(weight)))
     return found
+
+
+def change_weight(estimate: Estimate, weight: float) -> Estimate:
+    """Return a value under another λ, from the moments of both heads in its details.
+
+    Policies of several runs are compared under one λ, and each run measured its own.
+    """
+    known = estimate.details
+    mean = known["reward_value"] - weight * known["penalty_value"]
+    variance = known["reward_variance"] + weight**2 * known["penalty_variance"]
+    # Rounding must not make the variance of a difference negative.
+    variance = max(variance - 2 * weight * known["covariance"], 0.0)
+    low, high = bound_draw(mean, variance, int(known["members"]))
+    details = {**known, "penalty_weight": weight}
+    return replace(estimate, estimate=mean, low=low, high=high, details=details)
 
 
 @dataclass(frozen=True)
