@@ -145,6 +145,14 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "largest, converged": "{largest_error_converged:.1e}",
         }
     ),
+    "geometry_matrix": _rows(
+        {
+            "solver": "{solver}",
+            "d": "{dimension:d}",
+            "CPU hours": "{cpu_hours:.2f}",
+            "additional memory": "{additional_gib:.2f} GiB",
+        }
+    ),
     "geometry_peers": _rows(
         {
             "manifold": "{manifold}",

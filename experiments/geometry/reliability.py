@@ -46,8 +46,8 @@ from gelato.runs.records import merge_records
 Record = dict[str, Any]
 KEYS = ("device", "manifold", "range", "tolerance")
 RANGES, TOLERANCES = ("near", "far"), (1e-3, 1e-4)
-COARSE = Converged(modes=12, nodes=32, precision=1e-6, iterations=200)
-REFERENCE = Converged(modes=24, nodes=56, precision=1e-9, iterations=200)
+COARSE = Converged(modes=12, nodes=32, precision=1e-5, iterations=60)
+REFERENCE = Converged(modes=24, nodes=56, precision=1e-8, iterations=60)
 # The random bulge of the reference, as a fraction of the chord.
 BULGE = 0.5
 # A curve that is shorter by this fraction is another curve.
