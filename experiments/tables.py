@@ -374,16 +374,16 @@ def chaos_table(records: list[Record]) -> str:
     ]
     rows.append(("**all**", "", f"{trials:,}", f"{faults:,}"))
     table = markdown_table(["disturbance", "command and stage", "trials", "faults"], sorted(rows))
-    sittings = {
-        (record["seed"], record["machine"], record["hours"])
-        for record in records
-        if record["kind"] != "broken copy"
-    }
+    times: dict[tuple[str, str], float] = {}
+    for record in records:
+        if record["kind"] != "broken copy":
+            sitting = (str(record["seed"]), str(record["machine"]))
+            times[sitting] = times.get(sitting, 0.0) + float(record["seconds"] or 0)
     lines = [table]
     if kills:
         lines.append(f"\n{kills:,} kills, {late / kills:.0%} of them after the first checkpoint.\n")
-    for seed, machine, hours in sorted(sittings, key=str):
-        lines.append(f"Seed {seed}: {machine}, {hours} hours.\n")
+    for (seed, machine), seconds in sorted(times.items()):
+        lines.append(f"Seed {seed}: {machine}, {seconds / 3600:.1f} hours.\n")
     return "".join(lines)
 
 

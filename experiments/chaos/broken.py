@@ -59,7 +59,6 @@ BREAKS = (
         ),
         ("several processes",),
         (LOOP,),
-        trials=4,
     ),
     Break(
         "partial file accepted",
