@@ -55,7 +55,9 @@ def _train(name: str, data: str, method: str, *settings: str, updates: int = 20)
     if any(setting.startswith("sac") for setting in settings):
         weight += ("--real-fraction", "0.5")
     run = ("--run", "{root}/run")
-    return Case(name, ("train", data, "--method", method, *run, *short, *weight, "--set", *settings))
+    return Case(
+        name, ("train", data, "--method", method, *run, *short, *weight, "--set", *settings)
+    )
 
 
 # The training loop with its run folder, but with a block of NumPy: a trial takes a moment.

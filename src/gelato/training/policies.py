@@ -10,6 +10,7 @@ from gelato.errors import InputError
 from gelato.policy.evaluate import find_environment, open_evaluator
 from gelato.policy.policy import DeployedPolicy, load_policies
 from gelato.progress import note, progress
+from gelato.runs.files import report_damage
 from gelato.runs.folder import Run
 from gelato.runs.records import Record, read_records
 from gelato.tasks.task import normalise_score
@@ -68,12 +69,16 @@ def trained_policies(
                 f"{run}: has no best policies, because no environment measured their returns; "
                 "use the last ones"
             )
-        policies = load_policies(Run(group).check(f"{which}.npz"))
+        path = Run(group).check(f"{which}.npz")
+        policies = load_policies(path)
+        if len(policies) != len(labels):
+            raise InputError(f"{path}: damaged ({len(policies)} policies for {len(labels)} labels)")
         for policy, (name, number), wanted in zip(policies, labels, chosen, strict=True):
             if wanted:
                 where = environment or recorded
                 found.append(TrainedPolicy(policy, name, number, data["reference"], where))
-    names = [each["name"] for each in description["methods"]]
+    with report_damage(folder / "run.json"):
+        names = [each["name"] for each in description["methods"]]
     if not found:
         seeds = ", ".join(map(str, description["seeds"]))
         asked = [
@@ -86,7 +91,8 @@ def trained_policies(
             f"{run}: has no finished policy{of}; its methods are {', '.join(names)}, "
             f"its seeds {seeds}"
         )
-    return sorted(found, key=lambda trained: (names.index(trained.method), trained.seed))
+    with report_damage(folder / "run.json"):
+        return sorted(found, key=lambda trained: (names.index(trained.method), trained.seed))
 
 
 def find_training(run: Path | str) -> Path:
@@ -115,15 +121,18 @@ def most_valued(run: Path | str) -> list[TrainedPolicy]:
     """Return, for every method, the policy with the largest value in its own pessimistic MDP. This
     needs no environment.
     """
-    records = read_records(Run(Path(run)).results)
-    values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
+    path = Run(Path(run)).results
+    records = read_records(path)
+    with report_damage(path):
+        values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
 
     def value(trained: TrainedPolicy) -> float:
         known = values[trained.method, trained.seed]
         return -math.inf if known is None else float(known)
 
     by_method = groupby(trained_policies(run), key=lambda trained: trained.method)
-    return [max(own, key=value) for _, own in by_method]
+    with report_damage(path):
+        return [max(own, key=value) for _, own in by_method]
 
 
 def evaluate_run(
