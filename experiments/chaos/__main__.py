@@ -219,7 +219,6 @@ def _report(journal: Journal, options: argparse.Namespace) -> int:
     from gelato.runs.records import Record, merge_records
 
     trials, faults = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    seconds = Counter[tuple[str, str]]()
     for trial in journal.trials:
         if trial["kind"] == "sitting":
             continue
@@ -230,8 +229,6 @@ def _report(journal: Journal, options: argparse.Namespace) -> int:
             continue
         trials[key] += trial.get("files", 1)
         faults[key] += bool(trial["fault"])
-        # A sitting that was killed has no line of its own, so the trials are added up.
-        seconds[key] += trial["seconds"]
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
     records: list[Record] = []
     for (kind, where), count in sorted(trials.items()):
@@ -243,10 +240,18 @@ def _report(journal: Journal, options: argparse.Namespace) -> int:
                 "trials": count,
                 "faults": faults[kind, where],
                 "seed": options.seed,
-                "machine": machine,
-                "seconds": round(seconds[kind, where]),
             }
         )
+    # A sitting that was killed has no line of its own, so the trials are added up.
+    seconds = sum(trial["seconds"] for trial in journal.trials if trial["kind"] != "sitting")
+    records.append(
+        {
+            "kind": "time",
+            "where": machine,
+            "seed": options.seed,
+            "seconds": round(seconds),
+        }
+    )
     print(f"{sum(trials.values()):,} trials, {sum(faults.values()):,} faults")
     if options.results is not None:
         merge_records(options.results, records, keys=("kind", "where", "seed"))

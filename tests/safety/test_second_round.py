@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +19,7 @@ from gelato.errors import InputError
 from gelato.model.training import load_model
 from gelato.runs import manifest
 from gelato.runs.files import digest_file
-from gelato.runs.folder import Run, open_run
+from gelato.runs.folder import Run
 from gelato.runs.npz import read_arrays
 from gelato.runs.records import read_records
 from gelato.selection.run import choose_settings
@@ -172,3 +174,59 @@ def test_a_repeated_option_is_refused(capsys) -> None:
         main(["train", "four-rooms", "--run", "x", "--set", "sac.epoch=1", "--set", "sac.epoch=2"])
     assert "--set is given twice" in capsys.readouterr().err
     assert not os.path.lexists("x")
+
+
+def test_a_terminal_without_unicode_is_no_traceback(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "log.npz")
+    shown = subprocess.run(
+        [sys.executable, "-m", "gelato", "data", "info", f"file:{log}"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "length             4.0 ? 0.0" in shown.stdout
+
+
+@pytest.mark.parametrize("name", [".x", "..x", "."])
+def test_a_relative_name_of_a_plugin_is_one_line(monkeypatch, capsys, name: str) -> None:
+    monkeypatch.setenv("GELATO_PLUGINS", name)
+    with pytest.raises(SystemExit, match="2"):
+        main(["data", "list"])
+    assert "is a relative name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_results_that_are_no_plain_file_are_one_line(tmp_path: Path, capsys, kind: str) -> None:
+    path = tmp_path / "results.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(InputError, match=r"is not a plain file"):
+        read_records(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dataset", "\x1b[2J"),
+        ("method", None),
+        ("seed", "0"),
+        ("steps", None),
+        ("return", 10**400),
+        ("score", "y"),
+        ("return", float("inf")),
+        ("penalty_weight", "a"),
+    ],
+)
+def test_a_table_of_hostile_results_is_one_line(
+    tmp_path: Path, capsys, field: str, value: object
+) -> None:
+    record = {"dataset": "a", "method": "bc", "seed": 0, "return": 1, "score": 2.0, "steps": 3}
+    (tmp_path / "results.json").write_text(json.dumps([{**record, field: value}]))
+    with pytest.raises(SystemExit, match="2"):
+        main(["table", str(tmp_path / "results.json")])
+    assert f"results.json: {field} " in capsys.readouterr().err

@@ -237,6 +237,8 @@ def report_damage(path: Path) -> Iterator[None]:
 
 def read_json(path: Path, problem: str = "damaged") -> Any:
     """Read a JSON file. Every kind of damage is an `InputError` that names the file."""
+    if path.exists() and not path.is_file():  # Reading a pipe or a device may never end.
+        raise InputError(f"{path}: is not a plain file")
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError as error:

@@ -111,7 +111,9 @@ def select(
     if budget:
         trials = try_policies([candidate for candidate, _ in ranking], budget)
     selection = decide(ranking, behaviour, found[0].dataset, found[0].common_weight, trials=trials)
-    Run(selection.chosen.run).write_json(_FILE, selection.describe())
+    chosen_run = Run(selection.chosen.run)
+    with chosen_run.lock():
+        chosen_run.write_json(_FILE, selection.describe())
     return selection
 
 
