@@ -19,12 +19,15 @@ from gelato.errors import InputError
 from gelato.model.training import load_model
 from gelato.runs import manifest
 from gelato.runs.files import digest_file
-from gelato.runs.folder import Run
+from gelato.runs.folder import Run, open_run
+from gelato.runs.loggers import Block, LoggedRun
 from gelato.runs.npz import read_arrays
+from gelato.runs.outbox import open_loggers
 from gelato.runs.records import read_records
+from gelato.runs.trackers import TensorBoard
 from gelato.selection.run import choose_settings
 from gelato.selection.select import find_selected
-from gelato.training.policies import most_valued, trained_policies
+from gelato.training.policies import trained_policies
 from tests.safety.test_data import import_log, make_log
 
 OLD_RUN = Path(__file__).parents[1] / "golden" / "run-v1"
@@ -53,7 +56,7 @@ def old_run(tmp_path: Path, store: Path) -> Path:
     ("field", "value"),
     [
         ("data", {"reference": 3, "environment": None}),
-        ("data", {"reference": "four-rooms"}),
+        ("data", {"environment": None}),
         ("seeds", -1),
         ("seeds", ["0", "\x1b[2J"]),
         ("methods", [None]),
@@ -67,7 +70,7 @@ def old_run(tmp_path: Path, store: Path) -> Path:
 )
 def test_a_hostile_description_is_one_line(old_run: Path, field: str, value: object) -> None:
     change(old_run / "run.json", field, to=value)
-    for read in (trained_policies, most_valued, load_model, find_selected):
+    for read in (trained_policies, load_model, find_selected):
         with pytest.raises(InputError, match=rf"run\.json: damaged .the field {field} "):
             read(old_run)
 
@@ -230,3 +233,29 @@ def test_a_table_of_hostile_results_is_one_line(
     with pytest.raises(SystemExit, match="2"):
         main(["table", str(tmp_path / "results.json")])
     assert f"results.json: {field} " in capsys.readouterr().err
+
+
+def test_a_hostile_series_of_metrics_writes_nothing_elsewhere(tmp_path: Path) -> None:
+    """A logger names its files by the methods in metrics.csv, which may be someone else's."""
+    pytest.importorskip("tensorboardX")
+    folder, outside = tmp_path / "run", tmp_path / "outside"
+    outside.mkdir()
+    logger = TensorBoard()
+    logger.start(LoggedRun(folder, {}, None))
+    for name in ("../../outside/x-0", f"{outside}/x-0", "..", "a/../../../outside/y"):
+        logger.log(Block(0, 1, {name: {"loss": 0.5}}))
+    logger.close(finished=True)
+    assert not list(outside.iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outside", "run"]
+
+
+@pytest.mark.parametrize("state", [3, {}, {"id": "x", "sent": [1], "finished": False}])
+def test_a_hostile_state_of_a_logger_is_one_line(tmp_path: Path, state: object) -> None:
+    pytest.importorskip("tensorboardX")
+    with open_run(tmp_path / "run", "policies", seeds=[0]) as run:
+        run.write_json("loggers", {"tensorboard": state})
+        with (
+            pytest.raises(InputError, match=r"loggers.json: damaged"),
+            open_loggers(run, [TensorBoard()], {}),
+        ):
+            raise AssertionError

@@ -36,7 +36,7 @@ class _Description(dict[str, Any]):
 
 def _is_data(value: Any) -> bool:
     known = isinstance(value, dict) and isinstance(value.get("reference"), str)
-    return known and "environment" in value and isinstance(value["environment"], str | None)
+    return known and isinstance(value.get("environment"), str | None)
 
 
 def _is_seeds(value: Any) -> bool:
