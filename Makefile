@@ -31,7 +31,7 @@ test-slow: $(INSTALLED)
 # PyTorch's CPU build first, so that Stable-Baselines3 does not bring the one for GPUs.
 test-integrations: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sb3]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sb3,wandb,mlflow]'
 	$(BIN)/pytest -m integration
 
 # The site, in site/. It runs the tutorials, and fails at broken links, missing anchors and public
