@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gelato.policy.encoded_env import EncodedEnv
     from gelato.policy.evaluate import evaluate_policy
     from gelato.report.figures import register_figure
+    from gelato.report.page.write import write_report
     from gelato.selection.select import select
     from gelato.training.environment import pessimistic_env
     from gelato.training.method import Method
@@ -73,6 +74,7 @@ __all__ = [
     "train",
     "trained_policies",
     "vary_method",
+    "write_report",
 ]
 
 # Names are imported on first use, so that workers and `gelato --help` do not wait for JAX.
@@ -92,6 +94,7 @@ _HOMES = {
     "EncodedEnv": "gelato.policy.encoded_env",
     "evaluate_policy": "gelato.policy.evaluate",
     "register_figure": "gelato.report.figures",
+    "write_report": "gelato.report.page.write",
     "select": "gelato.selection.select",
     "pessimistic_env": "gelato.training.environment",
     "Method": "gelato.training.method",
