@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+# The name of measured returns among the estimators.
+MEASURED = "measured return"
 # Digits that a figure can show. They keep the page small.
 _DIGITS = 4
 

@@ -84,6 +84,8 @@
     font: { size: 12, color: color("muted") },
     ...extra,
   });
+  // Lightness changes evenly, away from the paper, so that large values stand out without colour.
+  const colorScale = () => ["low", "middle", "high"].map((name, place) => [place / 2, color(`scale-${name}`)]);
   const empty = (text) => [[], layout({ visible: false }, { visible: false }, {
     annotations: [note(text, 0.5, 0.5, { xref: "paper", yref: "paper" })],
   })];
@@ -123,15 +125,23 @@
         .reverse();
       if (!pairs.length) return empty("no column changes");
       const values = pairs.map(([value]) => value);
+      const names = pairs.map(([, name]) => plain(name));
+      // Two traces, because a pattern applies to a whole trace.
+      const bar = (rows, tone, shape) => ({
+        type: "bar", orientation: "h", x: rows.map((row) => Math.max(values[row], -0.5)), y: rows.map((row) => names[row]),
+        customdata: rows.map((row) => values[row]), text: rows.map((row) => write(values[row], 2)),
+        marker: { color: color(tone), pattern: { shape, fillmode: "overlay", fgcolor: color("raised"), size: 6, solidity: 0.25 } },
+        textposition: "outside", cliponaxis: false, width: Math.min(0.8, 0.16 * pairs.length),
+        hovertemplate: "%{y}: R² %{customdata:.3f}<extra></extra>",
+      });
+      const rows = values.map((_, row) => row);
       return [
-        [{
-          type: "bar", orientation: "h", x: values.map((value) => Math.max(value, -0.5)),
-          y: pairs.map(([, name]) => plain(name)), customdata: values,
-          marker: { color: values.map((value) => color(value < 0.5 ? "orange" : "blue")), pattern: { shape: values.map((value) => (value < 0.5 ? "/" : "")) } },
-          text: values.map((value) => write(value, 2)), textposition: "auto", insidetextfont: { color: color("paper") },
-          hovertemplate: "%{y}: R² %{customdata:.3f}<extra></extra>",
-        }],
-        layout(axis("R² of the change", { range: [Math.min(0, Math.max(-0.5, values[values.length - 1])), 1.02] }), axis("", { type: "category" })),
+        [bar(rows.filter((row) => values[row] >= 0.5), "blue", ""), bar(rows.filter((row) => values[row] < 0.5), "orange", "/")],
+        layout(
+          axis("R² of the change", { range: [Math.max(-0.5, Math.min(0, ...values)), 1.08] }),
+          axis("", { type: "category", categoryorder: "array", categoryarray: names }),
+          { barmode: "overlay" },
+        ),
       ];
     },
 
@@ -274,17 +284,24 @@
       control(plot, "threshold-result").textContent =
         `U ≤ ${write(at)}: false alarms ${share(alarms[place])}, misses ${share(misses[place])}`;
       const middle = histogram.inside.map((_, bin) => (histogram.edges[bin] + histogram.edges[bin + 1]) / 2);
-      const bar = (values, name, tone, shape) => ({
-        type: "bar", x: middle, y: values, name, opacity: 0.78,
-        marker: { color: color(tone), pattern: { shape, fgcolor: color("raised"), size: 5 } },
-        hovertemplate: "U near %{x:.2f}: %{y:.1%}<extra>%{fullData.name}</extra>",
+      // Known steps rise, foreign steps hang, so that no bar hides another.
+      const bar = (values, sign, name, tone, shape) => ({
+        type: "bar", x: middle, y: values.map((value) => sign * value), customdata: values, name,
+        marker: { color: color(tone), pattern: { shape, fillmode: "overlay", fgcolor: color("raised"), size: 6, solidity: 0.25 } },
+        hovertemplate: "U near %{x:.2f}: %{customdata:.1%}<extra>%{fullData.name}</extra>",
       });
+      const most = Math.max(...histogram.inside, ...histogram.outside);
+      const ticks = [-1, -0.5, 0, 0.5, 1].map((part) => part * Number((most * 0.9).toPrecision(1)));
       return [
-        [bar(histogram.inside, "held-out steps", "blue", ""), bar(histogram.outside, "out-of-distribution pairs", "orange", "/")],
-        layout(axis("penalty U"), axis("share of steps", { tickformat: ".0%" }), {
-          barmode: "overlay", bargap: 0.04, showlegend: true,
+        [bar(histogram.inside, 1, "held-out steps (known)", "blue", ""), bar(histogram.outside, -1, "out-of-distribution pairs (foreign)", "orange", "/")],
+        layout(axis("penalty U"), axis("share", { tickvals: ticks, ticktext: ticks.map((tick) => share(Math.abs(tick))), zerolinecolor: color("muted") }), {
+          barmode: "relative", bargap: 0.06, showlegend: true,
           shapes: [{ ...rule(at, "x", "solid", "ink"), line: { color: color("ink"), width: 2.5 } }],
-          annotations: [note("threshold", at, 1, { yref: "paper", yanchor: "bottom", font: { size: 12, color: color("ink") } })],
+          annotations: [
+            note("threshold", at, 1, { yref: "paper", yanchor: "bottom", font: { size: 12, color: color("ink") } }),
+            note("trusted ◂", at, 0.98, { yref: "paper", xanchor: "right", yanchor: "top", xshift: -6 }),
+            note("▸ not trusted", at, 0.98, { yref: "paper", xanchor: "left", yanchor: "top", xshift: 6 }),
+          ],
           margin: { l: 56, r: 16, t: 24, b: 48 },
         }),
       ];
@@ -351,7 +368,7 @@
       x, y, mode: "markers", name: "steps of the log",
       customdata: points.episode.map((episode, index) => [episode, points.step[index], values[index]]),
       marker: {
-        color: values, colorscale: "Cividis", reversescale: root.dataset.theme === "light" && false,
+        color: values, colorscale: colorScale(),
         cmin: skewed ? 0 : quantile(values, 0.01), cmax: skewed ? Math.max(quantile(values, 0.98), 1e-9) : quantile(values, 0.99),
         symbol: trusted.map((is) => (is ? "circle" : "triangle-up")), size: trusted.map((is) => (is ? 5.5 : 8.5)),
         opacity: 0.85, line: { color: color("raised"), width: 0.4 },

@@ -74,7 +74,7 @@ def count_values(values: Float[np.ndarray, " n"], bins: int) -> dict[str, list[f
     if not len(values):
         return {"edges": [], "counts": []}
     counts, edges = np.histogram(values, bins=min(bins, max(1, len(np.unique(values)))))
-    return {"edges": edges.tolist(), "counts": counts.tolist()}
+    return {"edges": edges.tolist(), "counts": counts.astype(float).tolist()}
 
 
 def _describe(

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from gelato.report.page.collect.source import Source
-from gelato.report.page.records import PolicySection
+from gelato.report.page.records import MEASURED, PolicySection
 from gelato.runs.folder import Run
 from gelato.selection.estimate import bound_mean
 
@@ -24,7 +24,6 @@ _METRICS = (
     "loss",
 )
 _STEPS = 100
-MEASURED = "measured return"
 _FEWEST = 3
 
 

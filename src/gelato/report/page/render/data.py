@@ -13,7 +13,7 @@ from gelato.report.page.render.html import (
     tile,
     tiles,
 )
-from gelato.report.page.render.numbers import write_count, write_number, write_share
+from gelato.report.page.render.numbers import count_noun, write_count, write_number, write_share
 from gelato.report.page.render.pictures import draw_histogram
 from gelato.report.page.render.verdict import render_missing
 
@@ -65,7 +65,11 @@ def _render_tiles(data: DataSection) -> Html:
             write_share(summary["terminations"] / summary["episodes"]),
             f"{summary['terminations']:,} episodes; {summary['truncations']:,} were cut",
         ),
-        tile("State columns", write_count(data.columns), f"{len(data.actions)} action columns"),
+        tile(
+            "State columns",
+            write_count(data.columns),
+            count_noun(len(data.actions), "action column"),
+        ),
     )
 
 

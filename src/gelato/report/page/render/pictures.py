@@ -7,6 +7,12 @@ from gelato.report.page.render.html import Html, element
 from gelato.report.page.render.numbers import write_interval, write_number
 
 _WIDTH, _HEIGHT = 96, 22
+# Outlines of marks around the origin.
+_MARKS = {
+    "circle": "M-6.5 0a6.5 6.5 0 1 0 13 0a6.5 6.5 0 1 0-13 0",
+    "square": "M-6-6h12v12h-12z",
+    "diamond": "M0-8.5L8.5 0L0 8.5L-8.5 0z",
+}
 
 
 def draw_histogram(counts: Sequence[int], label: str) -> Html:
@@ -38,59 +44,44 @@ def draw_histogram(counts: Sequence[int], label: str) -> Html:
 
 
 def draw_intervals(rows: Sequence[tuple[str, Interval, str]], label: str) -> Html:
-    """Draw intervals below each other on one axis: a name, an interval and the mark's shape."""
-    values = []
+    """Draw intervals below each other on one axis: a name, an interval and the mark's shape.
+
+    Places are in percent, so that the picture fits every width with text of one size.
+    """
+    values: list[float | None] = []
     for _, interval, _ in rows:
         values += [interval.low, interval.value, interval.high]
     known = [value for value in values if value is not None]
     if not known:
         return Html("")
     low, high = min(known), max(known)
-    width, left, step = 640, 150, 44
     span = (high - low) or abs(high) or 1.0
-
-    def place(value: float) -> float:
-        return left + 20 + (width - left - 60) * (value - low) / span
-
-    drawn = []
-    for number, (name, interval, shape) in enumerate(rows):
-        y = 26 + number * step
-        drawn.append(element("text", name, x=0, y=y + 5, class_="name"))
-        if interval.low is not None and interval.high is not None:
-            ends = {"x1": f"{place(interval.low):.1f}", "x2": f"{place(interval.high):.1f}"}
-            drawn.append(element("line", **ends, y1=y, y2=y, class_=f"range {shape}"))
-            for end in ends.values():
-                drawn.append(
-                    element("line", x1=end, x2=end, y1=y - 6, y2=y + 6, class_=f"cap {shape}")
-                )
-        if interval.value is not None:
-            x = place(interval.value)
-            drawn.append(_draw_mark(shape, x, y))
-            text = write_number(interval.value)
-            drawn.append(
-                element("text", text, x=f"{x:.1f}", y=y - 11, text_anchor="middle", class_="value")
-            )
-    height = 26 + len(rows) * step - 14
-    details = [
-        f"{name}: {write_number(interval.value)} ({write_interval(interval)})"
-        for name, interval, _ in rows
-    ]
-    return element(
-        "svg",
-        *drawn,
-        class_="intervals",
-        viewBox=f"0 0 {width} {height}",
-        role="img",
-        aria_label=f"{label}. {'; '.join(details)}.",
-    )
+    drawn, details = [], []
+    for name, interval, shape in rows:
+        details.append(f"{name}: {write_number(interval.value)} ({write_interval(interval)})")
+        places = {}
+        for bound in ("low", "value", "high"):
+            value = getattr(interval, bound)
+            if value is not None:
+                places[bound] = f"{6 + 88 * (value - low) / span:.1f}%"
+        drawn.append(_draw_interval(name, interval, shape, places))
+    text = f"{label}. {'; '.join(details)}."
+    return element("div", *drawn, class_="intervals", role="img", aria_label=text)
 
 
-def _draw_mark(shape: str, x: float, y: float) -> Html:
-    if shape == "square":
-        return element(
-            "rect", x=f"{x - 6:.1f}", y=y - 6, width=12, height=12, class_=f"mark {shape}"
-        )
-    if shape == "diamond":
-        points = f"{x:.1f},{y - 8} {x + 8:.1f},{y} {x:.1f},{y + 8} {x - 8:.1f},{y}"
-        return element("polygon", points=points, class_=f"mark {shape}")
-    return element("circle", cx=f"{x:.1f}", cy=y, r=6.5, class_=f"mark {shape}")
+def _draw_interval(name: str, interval: Interval, shape: str, places: dict[str, str]) -> Html:
+    """Draw one row: its name, and an axis with the bar, its ends and the mark."""
+    y, parts = 24, [element("line", x1="0", x2="100%", y1=24, y2=24, class_="axis")]
+    if "low" in places and "high" in places:
+        parts.append(element("line", x1=places["low"], x2=places["high"], y1=y, y2=y, class_=shape))
+        for end in (places["low"], places["high"]):
+            parts.append(element("line", x1=end, x2=end, y1=y - 6, y2=y + 6, class_=shape))
+    if "value" in places:
+        x = places["value"]
+        # A nested picture moves the mark to its place; a polygon takes no percentages.
+        mark = element("path", d=_MARKS.get(shape, _MARKS["circle"]), class_=f"mark {shape}")
+        parts.append(element("svg", mark, x=x, y=y, overflow="visible"))
+        number = write_number(interval.value)
+        parts.append(element("text", number, x=x, y=11, text_anchor="middle"))
+    picture = element("svg", *parts, width="100%", height=36)
+    return element("div", element("span", name, class_="name"), picture, class_="row")

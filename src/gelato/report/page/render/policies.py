@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gelato.report.page.collect.policies import MEASURED
-from gelato.report.page.records import PathsSection, PolicySection, RunReport
+from gelato.report.page.records import MEASURED, PathsSection, PolicySection, RunReport
 from gelato.report.page.render.html import (
     Html,
     element,

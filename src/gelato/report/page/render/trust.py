@@ -104,8 +104,8 @@ def _threshold_figure(trust: TrustSection) -> Html:
     return figure(
         "threshold",
         "What a threshold on U costs",
-        "Left: known steps, held out from the fit. Right: steps far from the data. The line is "
-        "the threshold.",
+        "Above the axis: known steps, held out from the fit. Hatched, below it: steps far from "
+        "the data. The line is the threshold.",
         "A good threshold has almost everything known on its left, and everything foreign on its "
         "right.",
         f"At the limit {write_number(trust.limit)}, {write_share(trust.false_alarms[place])} of "

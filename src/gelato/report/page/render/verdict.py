@@ -37,7 +37,8 @@ def render_verdict(run: RunReport) -> Html:
         ),
         class_=f"card {style}",
     )
-    body = [card, _render_tiles(run), _draw_returns(verdict), _explain(run)]
+    evidence = element("div", _draw_returns(verdict), _explain(run), class_="evidence")
+    body = [card, _render_tiles(run), evidence]
     return element("section", *body, id="verdict", aria_labelledby="verdict-title")
 
 
@@ -145,7 +146,7 @@ def _draw_returns(verdict: Verdict) -> Html:
             class_="meaning",
         ),
     )
-    return element("figure", picture, caption, class_="figure slim")
+    return element("figure", picture, caption, class_="figure")
 
 
 def _explain(run: RunReport) -> Html:
