@@ -146,10 +146,11 @@ def _remark_on(dataset: Dataset, summary: dict[str, object], columns: dict[int, 
         remarks.append(f"The reward is always {float(data.rewards[0]):g}.")
     if len(data) > 1 and np.ptp(np.asarray(data.actions), axis=0).max() == 0:
         remarks.append("The action never changes, so the effect of other actions is unknown.")
-    if int(str(summary["episodes"])) < _FEW_EPISODES:
+    episodes = int(str(summary["episodes"]))
+    if episodes < _FEW_EPISODES:
         remarks.append(
-            f"There are only {summary['episodes']} episodes. Intervals are wide, and the promised "
-            "false-alarm rate is weaker."
+            f"There {'is only 1 episode' if episodes == 1 else f'are only {episodes} episodes'}. "
+            "Intervals are wide, and the promised false-alarm rate is weaker."
         )
     longest = int(str(summary["length_max"]))
     if longest < _SHORT:
