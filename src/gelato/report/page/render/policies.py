@@ -78,7 +78,7 @@ def render_curves(found: PolicySection, run: int = 0) -> Html:
     broken = sum(curve["not_finite"] for curve in found.curves)
     meaning = "A value that rises while the return falls means that the policy exploits the model."
     if broken:
-        meaning += f" {count_noun(broken, 'value')} were not finite and are left out."
+        meaning += f" Not finite and left out: {count_noun(broken, 'value')}."
     return figure(
         "curves",
         "Learning curves",
