@@ -4,17 +4,17 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from gelato.cli.data import Ref
+from gelato.cli.arguments import MovedData, OptionalRef, Trainings
 from gelato.cli.output import print_json
 from gelato.progress import note
 
 
 def report(
-    runs: Positional[tuple[Path, ...]],
-    data: Ref | None = None,
+    runs: Positional[Trainings],
+    data: OptionalRef = None,
     out: Path | None = None,
     json: bool = False,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Write a page about a run: verdict, data, model, map, policies and trust.
 
@@ -27,7 +27,6 @@ def report(
         data: A new log: the page judges it and draws it on the map.
         out: File to write. Default: report.html in the folder of the first run.
         json: Also print the content as one JSON object.
-        fitted_to: New location of the training data, if it moved.
     """
     from gelato.data.reference import load
     from gelato.report.page.write import make_report
