@@ -140,9 +140,9 @@ def test_estimators_are_compared_by_rank_where_both_are_known():
 
 def test_a_weak_region_is_found_where_trust_is_low():
     states = np.random.default_rng(0).uniform(size=(2000, 3)).astype(np.float32)
-    (region,) = find_weak_regions(states, states[:, 1] < 0.8)
-    assert region[0] == "state[1]" and region[1] > 0.7 and region[3] < 0.1
-    assert find_weak_regions(states, np.ones(len(states), bool)) == []
+    (region,) = find_weak_regions(states, states[:, 1] < 0.8, ["x", "y", "z"])
+    assert region[0] == "y" and region[1] > 0.7 and region[3] < 0.1
+    assert find_weak_regions(states, np.ones(len(states), bool), ["x", "y", "z"]) == []
 
 
 def test_a_plane_shows_two_latent_dimensions_as_they_are_and_projects_more():
@@ -179,10 +179,10 @@ def test_suspicious_columns_are_named_with_a_reason():
     states[:, 3] = 2 * states[:, 0] + 1
     states[:, 4] = 0.0
     states[7, 4] = 1.0
-    found = find_suspicious_columns(states)
+    found = find_suspicious_columns(states, "abcde")
     assert found[1] == "never changes"
     assert found[2].startswith("has values up to 1e+09")
-    assert found[3] == "is the same as state[0], up to scale"
+    assert found[3] == "is the same as a, up to scale"
     assert found[4] == "has the same value in 99.9% of the steps"
     assert 0 not in found
 

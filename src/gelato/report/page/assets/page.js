@@ -195,13 +195,13 @@
           x: curve.steps, y: curve.mean, name: plain(curve.method), mode: "lines+markers",
           line: { color: tone, width: 2.25, dash: DASHES[place % DASHES.length] },
           marker: { symbol: SYMBOLS[place % SYMBOLS.length], size: 7, maxdisplayed: 12 },
-          hovertemplate: `%{y:.4g} after %{x:,} updates (${curve.seeds} seed${curve.seeds > 1 ? "s" : ""})<extra>%{fullData.name}</extra>`,
+          hovertemplate: `%{y:.4g} after %{x:,} steps (${curve.seeds} seed${curve.seeds > 1 ? "s" : ""})<extra>%{fullData.name}</extra>`,
         });
       });
       const data = run.policies.data_return;
       const withData = metric === "return" && data !== null;
       const names = control(plot, "curve-metric").selectedOptions[0].textContent;
-      return [traces, layout(axis("updates"), axis(names), {
+      return [traces, layout(axis("steps of training"), axis(names), {
         showlegend: true,
         shapes: withData ? [rule(data, "y")] : [],
         annotations: withData ? [note("return in the log", 1, data, { xref: "paper", xanchor: "right", yanchor: "bottom" })] : [],

@@ -1,17 +1,21 @@
 """The section about the logged data."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float, Num
 
 from gelato.data.spaces import Discrete
 from gelato.data.summary import episode_lengths, episode_returns, summarise
 from gelato.data.transitions import Dataset, choose_evenly
-from gelato.report.page.collect.source import name_columns
+from gelato.report.page.collect.source import name_actions, name_states
 from gelato.report.page.records import Column, DataSection
 
 # Columns that the page lists, and rows that their histograms count.
 MOST_COLUMNS = 24
 _ROWS = 100_000
+# Values of the states that are held at once, for logs with thousands of columns.
+_VALUES = 20_000_000
 _BINS = 20
 _RETURN_BINS = 40
 # A value this many times larger than the range of 98% of the values is probably an error.
@@ -28,13 +32,13 @@ _SHORT = 5
 def collect_data(dataset: Dataset) -> DataSection:
     """Describe a dataset: counts, returns, ranges, coverage and suspicious columns."""
     data = dataset.transitions
-    rows = choose_evenly(data, _ROWS)
+    rows = choose_evenly(data, max(2, min(_ROWS, _VALUES // data.states.shape[1])))
     states = np.asarray(data.states)[rows]
     space = data.action_space
     actions = np.asarray(data.actions)[rows].reshape(len(rows), -1)
     shown = choose_columns(states)
-    names = name_columns("state", states.shape[1])
-    remarks = {} if len(rows) < 2 else find_suspicious_columns(states)
+    names = name_states(dataset)
+    remarks = {} if len(rows) < 2 else find_suspicious_columns(states, names)
     if isinstance(space, Discrete):
         limits = [(0.0, float(space.n - 1))]
         bins = min(space.n, _BINS)
@@ -42,7 +46,7 @@ def collect_data(dataset: Dataset) -> DataSection:
         limits = [*zip(actions.min(axis=0).tolist(), actions.max(axis=0).tolist())]
         bins = _BINS
     described = []
-    for column, name in enumerate(name_columns("action", actions.shape[1])[:MOST_COLUMNS]):
+    for column, name in enumerate(name_actions(dataset)[:MOST_COLUMNS]):
         described.append(_describe(name, actions[:, column], bins, None, limits[column]))
     summary = summarise(dataset)
     return DataSection(
@@ -55,7 +59,7 @@ def collect_data(dataset: Dataset) -> DataSection:
         ),
         actions=tuple(described),
         columns=states.shape[1],
-        remarks=tuple(_remark_on(dataset, summary, remarks)),
+        remarks=tuple(_remark_on(dataset, summary, names, remarks)),
     )
 
 
@@ -92,7 +96,9 @@ def _describe(
     )
 
 
-def find_suspicious_columns(values: Float[np.ndarray, "n column"]) -> dict[int, str]:
+def find_suspicious_columns(
+    values: Float[np.ndarray, "n column"], names: Sequence[str]
+) -> dict[int, str]:
     """Say what is suspicious about columns, by their numbers."""
     found: dict[int, str] = {}
     low, high = np.quantile(values, (0.01, 0.99), axis=0)
@@ -112,7 +118,7 @@ def find_suspicious_columns(values: Float[np.ndarray, "n column"]) -> dict[int, 
                 f"{width[column]:.2g}"
             )
     for column, other in _find_copies(values, found).items():
-        found[column] = f"is the same as state[{other}], up to scale"
+        found[column] = f"is the same as {names[other]}, up to scale"
     return found
 
 
@@ -136,10 +142,15 @@ def _shorten(summary: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in summary.items() if name not in left_out}
 
 
-def _remark_on(dataset: Dataset, summary: dict[str, object], columns: dict[int, str]) -> list[str]:
+def _remark_on(
+    dataset: Dataset,
+    summary: dict[str, object],
+    names: Sequence[str],
+    columns: dict[int, str],
+) -> list[str]:
     """Say in sentences what a reader of the data should know."""
     data = dataset.transitions
-    remarks = [f"state[{column}] {text}." for column, text in list(columns.items())[:MOST_COLUMNS]]
+    remarks = [f"{names[column]} {text}." for column, text in list(columns.items())[:MOST_COLUMNS]]
     if len(columns) > MOST_COLUMNS:
         remarks.append(f"{len(columns) - MOST_COLUMNS} more columns are suspicious.")
     if len(data) and np.ptp(np.asarray(data.rewards)) == 0:

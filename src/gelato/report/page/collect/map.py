@@ -1,5 +1,6 @@
 """The map: sampled steps of the data in the plane, with their neighbours and their trust."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from gelato.progress import working
 from gelato.report.latent_space import build_decoder_metric, encode_states
 from gelato.report.page.collect.data import MOST_COLUMNS, choose_columns
 from gelato.report.page.collect.plane import Plane, find_plane
-from gelato.report.page.collect.source import Source, name_columns
+from gelato.report.page.collect.source import Source, name_actions, name_states
 from gelato.report.page.records import MapSection
 from gelato.training.policy_trust import choose_actions
 from gelato.uncertainty.bounds import Predicted, predict_pairs
@@ -36,6 +37,8 @@ class MapPoints:
     section: MapSection
     plane: Plane
     states: Float[np.ndarray, "n state"]
+    names: tuple[str, ...]
+    """The names of all columns of the states."""
     trusted: np.ndarray | None
     """Whether the policy's action is trusted at each point, or the logged action without one."""
 
@@ -65,7 +68,7 @@ def collect_map(source: Source, new_log: Dataset | None = None) -> MapPoints | N
         overlay = None
         if new_log is not None:
             overlay = _describe_new_log(source, new_log, plane, columns)
-    names = name_columns("state", states.shape[1])
+    names = name_states(fitted.dataset)
     section = MapSection(
         title=_title(codes.shape[1], plane),
         axes=("z[0]", "z[1]") if plane.variance is None else ("component 1", "component 2"),
@@ -74,14 +77,15 @@ def collect_map(source: Source, new_log: Dataset | None = None) -> MapPoints | N
         limit=None if trust is None else trust.limit,
         state_names=tuple(names[column] for column in columns),
         state_columns=states.shape[1],
-        action_names=name_columns("action", len(points["actions"])),
+        action_names=name_actions(fitted.dataset)[: len(points["actions"])],
         points=points,
         neighbours=neighbours,
         distances=lengths,
         overlay=overlay,
         overlay_name=None if new_log is None else new_log.reference,
     )
-    return MapPoints(section, plane, states, None if trusted is None else np.asarray(trusted, bool))
+    judged = None if trusted is None else np.asarray(trusted, bool)
+    return MapPoints(section, plane, states, names, judged)
 
 
 def _title(size: int, plane: Plane) -> str:
@@ -218,14 +222,16 @@ def _describe_new_log(
 
 
 def find_weak_regions(
-    states: Float[np.ndarray, "n state"], trusted: np.ndarray, most: int = 3
+    states: Float[np.ndarray, "n state"],
+    trusted: np.ndarray,
+    names: Sequence[str],
+    most: int = 3,
 ) -> list[tuple[str, float, float, float]]:
     """Find the fifths of a state column where trust is lowest, at most one for each column.
 
     Returns the column, its lower and upper bound there, and the share of trusted steps; only
     regions with a tenth less trust than all steps have.
     """
-    names = name_columns("state", states.shape[1])
     found = []
     for column in choose_columns(states):
         values = states[:, column]

@@ -1,6 +1,5 @@
 """What exists of a run, read once. Whatever cannot be read is missing, with the reason."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -190,11 +189,17 @@ def open_source(run: Path | str, fitted_to: str | None = None) -> Source:
     return source
 
 
-def name_columns(kind: str, count: int) -> tuple[str, ...]:
-    """Name the columns of states or actions."""
-    return tuple(f"{kind}[{number}]" for number in range(count))
+def name_states(dataset: Dataset) -> tuple[str, ...]:
+    """Name the columns of the states: by their names in the log, if it has names."""
+    return _name_columns(dataset, "state", dataset.transitions.states.shape[1])
 
 
-def shorten_method(name: str) -> str:
-    """Write a method's name without numbers that are not needed, such as `λ=3.0`."""
-    return re.sub(r"(\d+)\.0\b", r"\1", name)
+def name_actions(dataset: Dataset) -> tuple[str, ...]:
+    """Name the columns of the actions."""
+    actions = dataset.transitions.actions
+    return _name_columns(dataset, "action", 1 if actions.ndim == 1 else actions.shape[1])
+
+
+def _name_columns(dataset: Dataset, kind: str, count: int) -> tuple[str, ...]:
+    known: tuple[str, ...] = getattr(dataset, f"{kind}_names", ())
+    return known or tuple(f"{kind}[{number}]" for number in range(count))

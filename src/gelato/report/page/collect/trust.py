@@ -135,8 +135,8 @@ def _judge_policy(policy: DeployedPolicy, trust: Trust, points: MapPoints | None
         "rollouts": len(starts),
         "horizon": HORIZON,
         "still_inside": np.cumprod(inside, axis=0).mean(axis=1),
-        "trusted_steps": found.trusted_share(trust.limit, 1, HORIZON),
-        "steps_inside": float(np.median(found.steps_inside(trust.limit))),
+        "trusted_steps": found.measure_trusted_share(trust.limit, 1, HORIZON),
+        "steps_inside": float(np.median(found.count_steps_inside(trust.limit))),
         "median_penalty": [_quantile(row, 0.5) for row in ordinary],
         "high_penalty": [_quantile(row, 0.9) for row in ordinary],
     }

@@ -111,7 +111,9 @@ def _list_weak_spots(
     if points is not None and points.trusted is not None:
         share = float(points.trusted.mean())
         subject = "the policy's actions" if source.policy is not None else "the logged actions"
-        for name, low, high, trusted in find_weak_regions(points.states, points.trusted):
+        for name, low, high, trusted in find_weak_regions(
+            points.states, points.trusted, points.names
+        ):
             found.append(
                 f"Where {name} is between {low:.3g} and {high:.3g}, {trusted:.0%} of {subject} "
                 f"are trusted ({share:.0%} in all states)."
