@@ -84,6 +84,7 @@
     font: { size: 12, color: color("muted") },
     ...extra,
   });
+  const wholeTicks = (steps) => (steps.length <= 12 ? { dtick: 1 } : {});
   // Lightness changes evenly, away from the paper, so that large values stand out without colour.
   const colorScale = () => ["low", "middle", "high"].map((name, place) => [place / 2, color(`scale-${name}`)]);
   const empty = (text) => [[], layout({ visible: false }, { visible: false }, {
@@ -104,7 +105,7 @@
         hovertemplate: "%{customdata}: %{y} episodes<extra></extra>",
       }],
       layout(axis(title), axis("episodes"), {
-        shapes: [rule(average, "x")],
+        shapes: [rule(average, "x", "dash", "ink")],
         annotations: [note("mean", average, 1, { yref: "paper", yanchor: "bottom" })],
         margin: { l: 56, r: 16, t: 24, b: 48 },
       }),
@@ -155,7 +156,7 @@
       });
       return [
         [line(rollouts.rmse, "model", "blue", "solid", "circle"), line(rollouts.rmse_of_no_change, "no change", "orange", "dash", "square")],
-        layout(axis("steps ahead"), axis("RMSE (standard deviations)", { rangemode: "tozero" }), { showlegend: true }),
+        layout(axis("steps ahead", wholeTicks(steps)), axis("RMSE (standard deviations)", { rangemode: "tozero" }), { showlegend: true }),
       ];
     },
 
@@ -174,7 +175,7 @@
           { x: steps, y: fan.quantiles[2], mode: "lines", name: "median", line: { color: color("blue"), width: 2 } },
           { x: steps, y: fan.truth, mode: "lines+markers", name: "what happened", line: { color: color("ink"), width: 1.5, dash: "dash" }, marker: { size: 4 } },
         ],
-        layout(axis("steps ahead"), axis(plain(fan.name)), { showlegend: true }),
+        layout(axis("steps ahead", wholeTicks(steps)), axis(plain(fan.name)), { showlegend: true }),
       ];
     },
 
@@ -298,9 +299,8 @@
           barmode: "relative", bargap: 0.06, showlegend: true,
           shapes: [{ ...rule(at, "x", "solid", "ink"), line: { color: color("ink"), width: 2.5 } }],
           annotations: [
-            note("threshold", at, 1, { yref: "paper", yanchor: "bottom", font: { size: 12, color: color("ink") } }),
-            note("trusted ◂", at, 0.98, { yref: "paper", xanchor: "right", yanchor: "top", xshift: -6 }),
-            note("▸ not trusted", at, 0.98, { yref: "paper", xanchor: "left", yanchor: "top", xshift: 6 }),
+            note("◂ trusted", at, 1, { yref: "paper", yanchor: "bottom", xanchor: "right", xshift: -6, font: { size: 12, color: color("ink") } }),
+            note("not trusted ▸", at, 1, { yref: "paper", yanchor: "bottom", xanchor: "left", xshift: 6, font: { size: 12, color: color("ink") } }),
           ],
           margin: { l: 56, r: 16, t: 24, b: 48 },
         }),
@@ -330,12 +330,17 @@
 
     survival: (plot, run) => {
       const still = run.trust.policy.still_inside;
+      const expected = still.map((_, place) => (1 - run.trust.false_alarm_rate) ** (place + 1));
       return [
         [{
+          x: still.map((_, place) => place + 1), y: expected, mode: "lines", name: "false alarms alone", line: { color: color("muted"), width: 1.5, dash: "dash" },
+          hovertemplate: "step %{x}: %{y:.0%}<extra>%{fullData.name}</extra>",
+        }, {
+          name: "the policy",
           x: still.map((_, place) => place + 1), y: still, mode: "lines", fill: "tozeroy", fillcolor: fade(color("blue"), 0.12),
           line: { color: color("blue"), width: 2.5, shape: "hv" }, hovertemplate: "step %{x}: %{y:.0%}<extra></extra>",
         }],
-        layout(axis("steps"), axis("rollouts still inside", { range: [0, 1.04], tickformat: ".0%" })),
+        layout(axis("steps"), axis("rollouts still inside", { range: [0, 1.04], tickformat: ".0%" }), { showlegend: true }),
       ];
     },
 
@@ -363,6 +368,8 @@
     const trusted = judged ? judged.map((value) => value !== null && value <= map.limit) : points.x.map(() => true);
     const [x, y] = place(points, view);
     const title = control(plot, "map-colour").selectedOptions[0].textContent;
+    // In a grid world many steps share a place.
+    const size = new Set(x.map((value, index) => `${value},${y[index]}`)).size < 600 ? 8 : 5.5;
     const skewed = ["penalty", "policy_penalty", "error"].includes(name);
     const traces = [{
       x, y, mode: "markers", name: "steps of the log",
@@ -370,7 +377,7 @@
       marker: {
         color: values, colorscale: colorScale(),
         cmin: skewed ? 0 : quantile(values, 0.01), cmax: skewed ? Math.max(quantile(values, 0.98), 1e-9) : quantile(values, 0.99),
-        symbol: trusted.map((is) => (is ? "circle" : "triangle-up")), size: trusted.map((is) => (is ? 5.5 : 8.5)),
+        symbol: trusted.map((is) => (is ? "circle" : "triangle-up")), size: trusted.map((is) => (is ? size : 1.5 * size)),
         opacity: 0.85, line: { color: color("raised"), width: 0.4 },
         colorbar: { title: { text: title, side: "right", font: { size: 12, color: color("muted") } }, thickness: 10, outlinewidth: 0, tickfont: { size: 11, color: color("muted") } },
       },

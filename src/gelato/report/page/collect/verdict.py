@@ -107,7 +107,7 @@ def _list_weak_spots(
     found: list[str] = []
     selection: Mapping[str, Any] = source.selection or {}
     if trust is not None and trust.policy is not None:
-        found += _describe_policy(trust.policy)
+        found += _describe_policy(trust.policy, trust.false_alarm_rate)
     if points is not None and points.trusted is not None:
         share = float(points.trusted.mean())
         subject = "the policy's actions" if source.policy is not None else "the logged actions"
@@ -134,7 +134,7 @@ def _list_weak_spots(
     return found
 
 
-def _describe_policy(policy: Mapping[str, Any]) -> list[str]:
+def _describe_policy(policy: Mapping[str, Any], false_alarm_rate: float) -> list[str]:
     found = []
     at_data, logged = policy.get("trusted_at_data"), policy.get("logged_trusted")
     if at_data is not None and logged is not None and at_data < logged - 0.02:
@@ -142,11 +142,10 @@ def _describe_policy(policy: Mapping[str, Any]) -> list[str]:
             f"At logged states, {1 - at_data:.0%} of the policy's actions are unlike the data "
             f"({1 - logged:.0%} of the logged actions)."
         )
-    still = float(policy["still_inside"][-1])
-    if still < 1:
+    trusted = policy["trusted_steps"]
+    if trusted is not None and trusted < 1 - false_alarm_rate - 0.02:
         found.append(
-            f"In {1 - still:.0%} of imagined rollouts the policy leaves the data within "
-            f"{policy['horizon']} steps; half of them stay inside for {policy['steps_inside']:.0f} "
-            "steps or more."
+            f"In imagined rollouts of {policy['horizon']} steps, {1 - trusted:.0%} of the policy's "
+            f"steps are outside of the data ({false_alarm_rate:.0%} would be false alarms)."
         )
     return found

@@ -31,8 +31,8 @@ def write_share(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return MISSING
     percent = 100 * value
-    whole = percent >= 10 or percent == round(percent)
-    return f"{percent:.0f}%" if whole else f"{percent:.1f}%"
+    text = f"{percent:.0f}" if percent >= 10 else f"{percent:.1f}".removesuffix(".0")
+    return f"{text}%"
 
 
 def write_count(value: int) -> str:

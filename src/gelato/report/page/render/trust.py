@@ -58,10 +58,10 @@ def _render_tiles(trust: TrustSection) -> Html:
     if trust.policy is not None:
         shown.append(
             tile(
-                "Steps before leaving the data",
-                f"{trust.policy['steps_inside']:.0f}",
-                f"median of {trust.policy['rollouts']} imagined rollouts of "
-                f"{trust.policy['horizon']} steps",
+                "Trusted imagined steps",
+                write_share(trust.policy["trusted_steps"]),
+                f"in {trust.policy['rollouts']} rollouts of {trust.policy['horizon']} steps; "
+                f"{write_share(1 - trust.false_alarm_rate)} is expected on the data",
             )
         )
     return tiles(*shown)
@@ -149,9 +149,12 @@ def _survival_figure(trust: TrustSection) -> Html:
     return figure(
         "survival",
         "How long the policy stays inside the data",
-        "Share of imagined rollouts without any step above the limit so far.",
-        "Where the line falls, the return estimated by the model is a guess.",
-        f"After {policy['horizon']} steps {write_share(last)} of the rollouts never left the data.",
+        "Share of imagined rollouts without any step above the limit so far. The dashed line is "
+        "what independent false alarms alone would give.",
+        "A policy that falls far below the dashed line walks out of the data; its estimated return "
+        "is a guess.",
+        f"Half of the rollouts stay inside for {policy['steps_inside']:.0f} steps or more. After "
+        f"{policy['horizon']} steps {write_share(last)} of the rollouts never left the data.",
     )
 
 
