@@ -155,7 +155,7 @@ def test_the_map_can_be_coloured_and_shown_by_state_columns(visit):
     visit.page.get_by_label("View").select_option("columns")
     title = plot.locator(".g-xtitle text")
     assert title.text_content() == "state[0]"
-    visit.page.get_by_label("paths of the policy").check()
+    visit.page.get_by_role("checkbox", name="paths of the policy").check()
     assert visit.page.evaluate("document.querySelector('[data-figure=map]').data.length") == 3
 
 

@@ -171,13 +171,13 @@ class RunReport:
     environment: str | None
     verdict: Verdict
     data: DataSection | None
-    model: ModelSection | None
-    map: MapSection | None
-    paths: PathsSection | None
     policies: PolicySection | None
-    trust: TrustSection | None
     reproduce: Reproduction
     missing: dict[str, str]
+    model: ModelSection | None = None
+    map: MapSection | None = None
+    paths: PathsSection | None = None
+    trust: TrustSection | None = None
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,9 @@ def _walk(environment: str, policy: DeployedPolicy, seed: int) -> dict[str, Any]
     """Run one episode; return its states, actions, return and end."""
     simulator = make_environment(environment)
     observation, _ = simulator.reset(seed=seed)
-    states, actions, total, ended = [], [], 0.0, False
-    terminated = False
+    states: list[np.ndarray] = []
+    actions: list[Any] = []
+    total, ended, terminated = 0.0, False, False
     info: dict[str, Any] = {}
     while not ended and len(states) < _LONGEST:
         action = policy(observation)

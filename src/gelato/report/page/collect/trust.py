@@ -100,7 +100,7 @@ def _find_least_known(
 ) -> list[int]:
     """Return the episodes with the largest mean penalty."""
     counts = np.bincount(numbers)
-    sums = np.bincount(numbers, np.nan_to_num(penalties, posinf=np.finfo(np.float32).max))
+    sums = np.bincount(numbers, penalties)
     means = np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf)
     order = np.argsort(-means, kind="stable")
     return [int(number) for number in order[:_EPISODES] if counts[number]]

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gelato.report.page.collect.data import DataSection
 from gelato.report.page.collect.map import MapPoints, find_weak_regions
 from gelato.report.page.collect.source import Source
-from gelato.report.page.records import Interval, TrustSection, Verdict
+from gelato.report.page.records import DataSection, Interval, TrustSection, Verdict
 
 NO_VERDICT = "no verdict"
 _ADVICE = {
