@@ -155,7 +155,7 @@ COMMANDS = (
     "",
     *("data", "data list", "data make", "data info", "data import", "model", "model fit"),
     *("model check", "uncertainty", "trust", "train", "methods", "settings", "select"),
-    *("evaluate", "table", "export", "figure"),
+    *("evaluate", "table", "export", "figure", "report"),
 )
 
 

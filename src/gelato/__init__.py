@@ -1,8 +1,8 @@
 """GELATO: offline reinforcement learning that knows where its model can be trusted.
 
-    import gelato
+import gelato
 
-    data = gelato.load("hopper-medium")
+data = gelato.load("hopper-medium")
 """
 
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gelato.policy.encoded_env import EncodedEnv
     from gelato.policy.evaluate import evaluate_policy
     from gelato.report.figures import register_figure
+    from gelato.report.page.write import write_report
     from gelato.runs.loggers import Logger, register_logger
     from gelato.selection.select import select
     from gelato.training.environment import pessimistic_env
@@ -77,6 +78,7 @@ __all__ = [
     "train",
     "trained_policies",
     "vary_method",
+    "write_report",
 ]
 
 # Names are imported on first use, so that workers and `gelato --help` do not wait for JAX.
@@ -98,6 +100,7 @@ _HOMES = {
     "register_figure": "gelato.report.figures",
     "Logger": "gelato.runs.loggers",
     "register_logger": "gelato.runs.loggers",
+    "write_report": "gelato.report.page.write",
     "select": "gelato.selection.select",
     "pessimistic_env": "gelato.training.environment",
     "Method": "gelato.training.method",
