@@ -16,10 +16,9 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from gelato.data import store
-from gelato.data.files import FIELD_NAMES, load_d4rl, load_file
+from gelato.data.files import load_d4rl, load_file
+from gelato.data.layout import LAYOUT_OPTIONS, read_layout
 from gelato.data.named import make_named, resolve_named
 from gelato.data.sources import (
     NAMED,
@@ -29,10 +28,7 @@ from gelato.data.sources import (
     parse_reference,
     register_source,
 )
-from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset
-from gelato.errors import InputError
-from gelato.tasks.task import find_task
 
 __all__ = ["list_sources", "load", "register_source"]
 
@@ -56,44 +52,11 @@ def _load_minari(reference: Reference) -> Dataset:
 
 
 def _load_d4rl(reference: Reference) -> Dataset:
-    path = Path(reference.target)
-    environment = path.stem if find_task(path.stem) else None
-    return Dataset(str(reference), environment, load_d4rl(path))
+    return load_d4rl(Path(reference.target), str(reference))
 
 
 def _load_file(reference: Reference) -> Dataset:
-    options = reference.options
-    names = {field: options[field] for field in FIELD_NAMES if field in options}
-    transitions = load_file(Path(reference.target), names, _read_action_space(options))
-    return Dataset(str(reference), options.get("environment"), transitions)
-
-
-def _read_action_space(options: dict[str, str]) -> ActionSpace | None:
-    if "discrete" in options:
-        if not options["discrete"].isdecimal() or int(options["discrete"]) < 2:
-            raise InputError(
-                f"discrete={options['discrete']} must be the number of actions, at least 2"
-            )
-        return Discrete(int(options["discrete"]))
-    if ("low" in options) != ("high" in options):
-        raise InputError("the action range needs both low= and high=")
-    if "low" not in options:
-        return None
-    try:
-        # Round like actions and Gymnasium's spaces, so that equal bounds compare as equal.
-        low, high = (
-            tuple(float(np.float32(part)) for part in options[key].split("/"))
-            for key in ("low", "high")
-        )
-    except ValueError as error:
-        raise InputError(
-            "low= and high= take numbers, one for each action dimension, separated by /"
-        ) from error
-    if len(low) != len(high) or not all(a < b for a, b in zip(low, high)):
-        raise InputError(
-            f"low={options['low']} must lie below high={options['high']} in every dimension"
-        )
-    return Continuous(low, high)
+    return load_file(Path(reference.target), read_layout(reference.options), str(reference))
 
 
 register_source(
@@ -107,7 +70,7 @@ register_source("d4rl", _load_d4rl, is_path=True, help="a D4RL HDF5 file")
 register_source(
     "file",
     _load_file,
-    options=(*FIELD_NAMES, "low", "high", "discrete", "environment"),
+    options=LAYOUT_OPTIONS,
     is_path=True,
     help="a plain .npz, .hdf5 or .h5 file",
 )
