@@ -1,13 +1,17 @@
 """`gelato data`: see, make and import logged transitions."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.conf import Positional
 
-from gelato.cli.output import check_picture, print_fields, print_json, print_table
+from gelato.cli.output import check_picture, print_fields, print_json, print_table, print_title
 from gelato.cli.parsing import Commands
+from gelato.progress import say
+
+if TYPE_CHECKING:
+    from gelato.data.transitions import Dataset
 
 data = Commands()
 
@@ -16,10 +20,11 @@ Ref = Annotated[
     tyro.conf.arg(
         metavar="REF",
         help=(
-            "A dataset name (`gelato data list`), minari:ID, d4rl:PATH or file:PATH. Add options "
-            "as ,key=value without spaces. Examples:\n"
+            "A dataset name (`gelato data list`), minari:ID, d4rl:PATH, or csv:, parquet:, "
+            "lerobot: or file:PATH. Add options as ,key=value without spaces. Examples:\n"
             "hopper-medium,transitions=50000,seed=1\n"
             "intersection,episodes=20\n"
+            "csv:log.csv,observations=x*|speed,actions=torque,episode=run\n"
             "file:log.npz,observations=obs,low=-2,high=2"
         ),
     ),
@@ -87,23 +92,29 @@ def make(
 
 
 @data.command
-def info(reference: Positional[Ref], json: bool = False, plot: Path | None = None) -> None:
-    """Summarise a dataset: counts, episode lengths, returns, score, value ranges, episode ends.
+def info(
+    reference: Positional[Ref],
+    reward: Path | None = None,
+    json: bool = False,
+    plot: Path | None = None,
+) -> None:
+    """Summarise a dataset: columns, counts, returns, value ranges, first rows, warnings.
 
     A named dataset that does not exist yet is generated first, which can take minutes.
 
     Args:
         reference: The data.
+        reward: Python file with a function reward(states, actions, next_states) -> rewards.
         json: Print one JSON object and nothing else.
         plot: Also draw histograms and the states' distribution into this file (.png, .pdf or .svg).
     """
-    from gelato.data.reference import load
-    from gelato.data.summary import summarise
+    from gelato.data.quality import find_warnings
+    from gelato.data.summary import list_rows, summarise
     from gelato.report.references import shorten_reference
 
     check_picture(plot)
-    dataset = load(reference)
-    summary = summarise(dataset)
+    dataset = _load_to_inspect(add_reward(reference, reward))
+    summary = {**summarise(dataset), "warnings": find_warnings(dataset)}
     if plot is not None:
         from gelato.report.data_figure import draw_dataset
 
@@ -112,10 +123,61 @@ def info(reference: Positional[Ref], json: bool = False, plot: Path | None = Non
         print_json(summary)
     else:
         print_fields(shorten_reference(summary["reference"]), _format_summary(summary))
+        print_table(*list_rows(dataset))
+        for warning in summary["warnings"]:
+            say(f"warning: {warning}")
+
+
+@data.command
+def check(reference: Positional[Ref], reward: Path | None = None, json: bool = False) -> None:
+    """Judge a dataset before training: is it enough, is it varied, what can a model learn?
+
+    Every topic gets a verdict (good, thin or missing), what was measured, and what to do. The
+    predictions of the next state and reward are tested on a fifth of the episodes: a model should
+    do better than least squares.
+
+    Args:
+        reference: The data.
+        reward: Python file with a function reward(states, actions, next_states) -> rewards.
+        json: Print one JSON object and nothing else.
+    """
+    from gelato.data.quality import check_data, find_warnings
+    from gelato.report.references import shorten_reference
+
+    dataset = _load_to_inspect(add_reward(reference, reward))
+    findings, warnings = check_data(dataset), find_warnings(dataset)
+    if json:
+        described = [finding.describe() for finding in findings]
+        print_json({"reference": dataset.reference, "findings": described, "warnings": warnings})
+        return
+    print_title(shorten_reference(dataset.reference))
+    rows = [(each.topic, each.verdict, each.measured) for each in findings]
+    print_table(("topic", "verdict", "measured"), rows)
+    for finding in findings:
+        if finding.advice:
+            say(f"{finding.topic}: {finding.advice}")
+    for warning in warnings:
+        say(f"warning: {warning}")
+
+
+def add_reward(reference: str, reward: Path | None) -> str:
+    """Return the reference with the user's reward function."""
+    return reference if reward is None else f"{reference},reward={reward}"
+
+
+def _load_to_inspect(reference: str) -> "Dataset":
+    """Load data; rewards that are missing are a warning here and an error in other commands."""
+    from gelato.data.fields import MissingRewardsError
+    from gelato.data.reference import load
+
+    try:
+        return load(reference)
+    except MissingRewardsError:
+        return load(f"{reference},rewards=none")
 
 
 @data.command(name="import")
-def import_(reference: Positional[Ref], name: str) -> None:
+def import_(reference: Positional[Ref], name: str, reward: Path | None = None) -> None:
     """Copy a dataset into Minari's store, where any Minari program can open it.
 
     Minari stores the successor of every step, so steps without one are skipped.
@@ -123,11 +185,13 @@ def import_(reference: Positional[Ref], name: str) -> None:
     Args:
         reference: The data.
         name: The Minari id to store it under, such as mine/log-v0.
+        reward: Python file with a function reward(states, actions, next_states) -> rewards.
     """
     from gelato.data import store
     from gelato.data.reference import load
 
     dataset_id = store.check_id(name)
+    reference = add_reward(reference, reward)
     dataset = load(reference)
     written = store.write_transitions(
         dataset_id, dataset, description=f"Imported from {Path(reference).name}."
@@ -164,7 +228,8 @@ def _format_summary(summary: dict[str, Any]) -> dict[str, str]:
         return f"{mean:{form}} ± {std:{form}} (from {low:{form}} to {high:{form}})"
 
     score, space = summary["normalised_score"], summary["actions"]
-    fields = {
+    columns = {f"{field} =": ", ".join(names) for field, names in summary["columns"].items()}
+    fields = columns | {
         "environment": _describe_environment(summary["environment"]),
         "transitions": f"{summary['transitions']:,} in {summary['episodes']:,} episodes",
         "without successor": f"{summary['without_successor']:,}",

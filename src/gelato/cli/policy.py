@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from gelato.cli.data import Ref
+from gelato.cli.data import Ref, add_reward
 from gelato.cli.output import check_file, print_json, print_table, print_title
 from gelato.cli.settings import list_settings, set_options
 from gelato.errors import InputError
@@ -26,6 +26,7 @@ def train(
     first_seed: int = 0,
     preset: Literal["default", "small"] = "default",
     transitions: int | None = None,
+    reward: Path | None = None,
     model: Path | None = None,
     penalty: str | None = None,
     penalty_weight: tuple[str, ...] = ("auto",),
@@ -57,6 +58,7 @@ def train(
         preset: `default` has the settings of our published tables. `small` finishes in minutes on a
             laptop.
         transitions: Size of a named dataset. Default: the size that `gelato data list` shows.
+        reward: Python file with a function reward(states, actions, next_states) -> rewards.
         model: Use the latent model in this folder (from `gelato model fit`). Default: fit a new
             one.
         penalty: Penalty on imagined steps (`gelato uncertainty --help` lists them).
@@ -91,6 +93,7 @@ def train(
                 f"--transitions sets the size of a named dataset; {reference} has a fixed size"
             )
         reference = f"{reference},transitions={transitions}"
+    reference = add_reward(reference, reward)
     named = parse_reference(reference).options.get("environment")
     if named is not None:
         check_environment(named)

@@ -37,7 +37,7 @@ def build_dataset(
 ) -> Dataset:
     """Read the columns that the layout names, or that have usual names, into a dataset."""
     source = recording.source
-    chosen = choose_columns(recording.names, layout.columns, source)
+    chosen = choose_columns(recording.names, layout.columns, source, texts=recording.texts)
     arrays = recording.read(chosen)
     for field in ("observations", "actions", "rewards"):
         if field in arrays and arrays[field].ndim == 0:
@@ -91,7 +91,8 @@ def _drop_unfit(arrays: Arrays, given: Mapping[str, str]) -> None:
         array = arrays[field]
         text = array.dtype.kind not in "fiubUSM"
         wrong_length = field != "splits" and (array.ndim == 0 or len(array) != rows)
-        if text or wrong_length or (field == "splits" and array.ndim != 1):
+        no_splits = field == "splits" and (array.ndim != 1 or len(array) >= rows)
+        if text or wrong_length or no_splits:
             del arrays[field]
 
 

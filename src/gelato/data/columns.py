@@ -57,8 +57,8 @@ def assemble(columns: Columns) -> Transitions:
         if next_states.shape != states.shape:
             raise InputError(
                 f"{columns.source}: next_observations has shape {next_states.shape}, observations "
-                f"{states.shape}; the shapes must be equal. If a file's next_observations belong to "
-                "other columns, add ,next_observations=none"
+                f"{states.shape}; the shapes must be equal. If a file has them of other "
+                "observations, add ,next_observations=none"
             )
     marked = _flags(columns.timeouts, columns.source, "timeouts", len(states))
     if columns.boundaries is not None:

@@ -1,7 +1,7 @@
 """Choose which columns of a file become which field of the transitions."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -37,6 +37,8 @@ FIELD_NAMES = {
     "splits": ("indices",),
 }
 REQUIRED = ("observations", "actions", "rewards")
+# A column of text with a usual name of these fields is an error, or the name of an episode.
+_MAY_BE_TEXT = (*REQUIRED, "episode")
 # A field that is set to this has no column, whatever names the file has.
 NONE = "none"
 # Largest number of a file's columns that an error lists.
@@ -48,11 +50,16 @@ class MissingRewardsError(InputError):
 
 
 def choose_columns(
-    available: Sequence[str], given: Mapping[str, str], source: str
+    available: Sequence[str],
+    given: Mapping[str, str],
+    source: str,
+    *,
+    texts: Collection[str] = (),
 ) -> dict[str, list[str]]:
     """Return the columns of every field: those that the user names, else those with usual names.
 
-    A column that the user names for one field is not found automatically for another one.
+    A column that the user names for one field is not found automatically for another one. A column
+    of text is found automatically only for fields that need one.
     """
     chosen = {}
     for field, pattern in given.items():
@@ -62,7 +69,8 @@ def choose_columns(
     free = [name for name in available if name not in named]
     for field, usual in FIELD_NAMES.items():
         if field not in chosen:
-            chosen[field] = _find_usual(usual, free)
+            fit = [name for name in free if field in _MAY_BE_TEXT or name not in texts]
+            chosen[field] = _find_usual(usual, fit)
         if field in REQUIRED and not chosen[field] and given.get(field) != NONE:
             _report_missing(field, available, source)
     for field in ("observations", "actions"):

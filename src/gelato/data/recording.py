@@ -1,7 +1,7 @@
 """An opened file of logged data: named columns, of which the chosen ones are read."""
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +25,8 @@ class AbstractRecording(abc.ABC):
     """Names of the entries of vector columns, where the file has them."""
     widths: dict[str, int]
     """Number of values per row of each column that was read."""
+    texts: Collection[str] = ()
+    """Columns of text."""
 
     @abc.abstractmethod
     def read(self, chosen: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:

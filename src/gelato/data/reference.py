@@ -8,6 +8,8 @@
 | `minari:ID` | a Minari dataset, local or remote |
 | `d4rl:PATH` | a D4RL HDF5 file |
 | `file:PATH` | a plain `.npz`, `.hdf5` or `.h5` file |
+| `csv:PATH`, `parquet:PATH` | a table: one file, a folder of them, or a pattern |
+| `lerobot:PATH` | a LeRobot folder |
 | `file:PATH,observations=x,low=-2,high=2` | the same, with field names and action range |
 | `file:PATH,environment=Pendulum-v1` | the same, with the environment to evaluate policies in |
 
@@ -40,6 +42,14 @@ def load(reference: str | Path) -> Dataset:
     return load_reference(parse_reference(reference))
 
 
+def load_stored(reference: str) -> Dataset:
+    """Load the data of a reference that a file names, such as `run.json` of somebody's run.
+
+    It does not run a reward function that the user has not named before.
+    """
+    return load_reference(parse_reference(reference), trusted=False)
+
+
 def _load_named(reference: Reference) -> Dataset:
     named = resolve_named(reference)
     make_named(named)
@@ -59,6 +69,25 @@ def _load_file(reference: Reference) -> Dataset:
     return load_file(Path(reference.target), read_layout(reference.options), str(reference))
 
 
+def _load_csv(reference: Reference) -> Dataset:
+    # pyarrow takes a moment to import, and other sources do not need it.
+    from gelato.data.csv_tables import load_csv
+
+    return load_csv(reference)
+
+
+def _load_parquet(reference: Reference) -> Dataset:
+    from gelato.data.parquet import load_parquet
+
+    return load_parquet(reference)
+
+
+def _load_lerobot(reference: Reference) -> Dataset:
+    from gelato.data.lerobot import load_lerobot
+
+    return load_lerobot(reference)
+
+
 register_source(
     NAMED,
     _load_named,
@@ -66,6 +95,27 @@ register_source(
     help="a dataset of `gelato data list`, made on first use",
 )
 register_source("minari", _load_minari, help="a Minari dataset, local or remote")
+register_source(
+    "csv",
+    _load_csv,
+    options=(*LAYOUT_OPTIONS, "separator"),
+    is_path=True,
+    help="a CSV file, a folder of them or a pattern",
+)
+register_source(
+    "parquet",
+    _load_parquet,
+    options=LAYOUT_OPTIONS,
+    is_path=True,
+    help="a Parquet file, a folder of them or a pattern",
+)
+register_source(
+    "lerobot",
+    _load_lerobot,
+    options=LAYOUT_OPTIONS,
+    is_path=True,
+    help="a LeRobot folder of version 2 or 3",
+)
 register_source("d4rl", _load_d4rl, is_path=True, help="a D4RL HDF5 file")
 register_source(
     "file",

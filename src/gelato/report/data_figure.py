@@ -8,9 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gelato.data.summary import episode_lengths, episode_returns
-from gelato.data.transitions import Dataset, Transitions, choose_evenly
+from gelato.data.transitions import Dataset, choose_evenly
 from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, GREY, INK, save
+
+# With more states than this, their names would overlap.
+_MOST_NAMED = 24
 
 
 def draw_dataset(dataset: Dataset, path: Path) -> None:
@@ -33,9 +36,9 @@ def draw_dataset(dataset: Dataset, path: Path) -> None:
     for axis, panel in zip(axes, varying, strict=True):
         _draw_histogram(axis, *panel)
     if data.states.shape[1] == 2:
-        _draw_map(states, data)
+        _draw_map(states, dataset)
     else:
-        _draw_ranges(states, data)
+        _draw_ranges(states, dataset)
     counts = f"{len(data):,} transitions, {len(data.episode_slices):,} episodes"
     separator = ": " if varying else "\n"
     title = shorten_reference(dataset.reference) + separator + counts
@@ -53,8 +56,8 @@ def _draw_histogram(axes: Axes, values: np.ndarray, label: str, unit: str) -> No
     axes.set(xlabel=label, ylabel=unit)
 
 
-def _draw_map(axes: Axes, data: Transitions) -> None:
-    x, y = np.asarray(data.states).T
+def _draw_map(axes: Axes, dataset: Dataset) -> None:
+    x, y = np.asarray(dataset.transitions.states).T
     grid = len(np.unique(x)), len(np.unique(y))
     bins = grid if max(grid) <= 60 else (60, 60)
     counts, *edges = np.histogram2d(x, y, bins=bins)
@@ -63,22 +66,27 @@ def _draw_map(axes: Axes, data: Transitions) -> None:
     image = axes.pcolormesh(
         *edges, shown, cmap="Blues", vmin=0, vmax=1.25 * counts.max(), rasterized=True
     )
-    axes.set(xlabel="state[0]", ylabel="state[1]", aspect="equal", facecolor=INK)
+    axes.set(xlabel=dataset.name_state(0), ylabel=dataset.name_state(1), facecolor=INK)
+    axes.set_aspect("equal")
     axes.figure.colorbar(image, ax=axes, label="visits (black: none)")
 
 
-def _draw_ranges(axes: Axes, data: Transitions) -> None:
+def _draw_ranges(axes: Axes, dataset: Dataset) -> None:
     """Draw the 5th to 95th percentile of each dimension in units of its standard deviation.
 
     This shows skew and outliers in any units.
     """
-    rows = choose_evenly(data, 100_000)
-    states = np.asarray(data.states)[rows]
+    data = dataset.transitions
+    states = np.asarray(data.states)[choose_evenly(data, 100_000)]
     spread = np.where(states.std(axis=0) > 0, states.std(axis=0), 1)
     low, middle, high = np.percentile((states - states.mean(axis=0)) / spread, (5, 50, 95), axis=0)
     dimensions = np.arange(states.shape[1])
     axes.vlines(dimensions, low, high, color=BLUE, linewidth=3)
     axes.plot(dimensions, middle, linestyle="none", marker="_", color=INK, markersize=7)
     axes.axhline(0, color=GREY, linewidth=0.6, zorder=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="state dimension", ylabel="(s − mean) / std, 5–95%")
+    if dataset.state_names and len(dimensions) <= _MOST_NAMED:
+        axes.set_xticks(dimensions, dataset.state_names, rotation=90, fontsize=7)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("state dimension")
+    axes.set_ylabel("(s − mean) / std, 5–95%")

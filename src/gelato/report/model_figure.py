@@ -46,7 +46,8 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     figure = Figure(figsize=(3.2 * columns, 2.3 * rows + 0.3), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, dimension in zip(axes, moving, strict=False):
-        _draw_fan(axis, raw[:, :, dimension], truth[:, dimension], f"state[{dimension}]")
+        name = fitted.dataset.name_state(int(dimension))
+        _draw_fan(axis, raw[:, :, dimension], truth[:, dimension], name)
     _draw_growth(axes[len(moving)], rollout_errors(fitted, model, held_out))
     for axis in axes[len(moving) + 1 :]:
         axis.set_axis_off()

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gelato.data.reference import load
+from gelato.data.reference import load_stored
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.progress import note
@@ -116,7 +116,7 @@ def estimate_run(
     with open_run(path, "selection", settings_of=str(described["fingerprint"])) as opened:
         if (path / f"{name}.json").exists():
             return _read_estimates(folder, opened.read_json(name))
-        dataset = data or load(described["data"]["reference"])
+        dataset = data or load_stored(described["data"]["reference"])
         if dataset.transitions.fingerprint() != described["fingerprint"]:
             raise InputError(
                 f"{folder}: was trained on other data than {dataset.reference} (fingerprints "

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from gelato.data.reference import load
+from gelato.data.reference import load_stored
 from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
@@ -103,7 +103,7 @@ def select(
     _check_same_data(folders)
     found = [estimate_run(folder, settings, data) for folder in folders]
     candidates = [candidate for estimates in found for candidate in estimates.candidates]
-    dataset = data or load(found[0].dataset)
+    dataset = data or load_stored(found[0].dataset)
     behaviour = measure_behaviour(dataset)
     ranking = rank_candidates(candidates)
     trials: list[Trial] = []
