@@ -40,8 +40,7 @@ class CsvTables(AbstractTables):
             raise InputError(
                 f"separator={separator} must be one character, or {', '.join(_SEPARATORS)}"
             )
-        names = [name.strip('"') for name in header.split(self._separator)]
-        if all(_is_number(name) for name in names):
+        if _looks_like_values(header.split(self._separator)):
             raise InputError(
                 f"{self.files[0]}: the first line holds numbers; it must hold the column names"
             )
@@ -148,6 +147,13 @@ def _read_header(path: Path) -> str:
 def _guess_separator(header: str) -> str:
     """Return the character that separates the names of the columns."""
     return max(",;\t", key=header.count) if any(map(header.count, ",;\t")) else ","
+
+
+def _looks_like_values(names: Sequence[str]) -> bool:
+    """Return whether most names are numbers, other than 0, 1, 2, … as pandas numbers columns."""
+    numbers = [name.strip('"') for name in names if _is_number(name.strip('"'))]
+    counted = numbers == [str(place) for place in range(len(numbers))]
+    return len(numbers) > len(names) / 2 and not counted
 
 
 def _is_number(text: str) -> bool:

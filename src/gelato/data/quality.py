@@ -26,6 +26,8 @@ _COVERED, _BARELY_COVERED = 0.85, 0.5
 # A held-out step is covered if it is as near as this share of the training steps are to the steps
 # of other episodes.
 _USUAL = 0.95
+# It must also be nearer than this share of the distance between two random steps.
+_NEAR = 0.5
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def check_data(dataset: Dataset) -> list[Finding]:
     return [*findings, probe.judge_choice(), probe.judge_coverage(), *probe.judge_predictions()]
 
 
-def _grade(value: float, good: float, thin: float) -> Verdict:
+def _grade(value: float | int, good: float | int, thin: float | int) -> Verdict:
     if value >= good:
         return "good"
     return "thin" if value >= thin else "missing"
@@ -179,6 +181,9 @@ class _Probe:
             self._train, self._train[sample], (episodes, episodes[sample])
         )
 
+        backwards = self._train[sample[::-1]]
+        self._typical = np.median(np.linalg.norm(self._train[sample] - backwards, axis=1))
+
     def _describe(self, data: Transitions) -> Float[np.ndarray, "n input"]:
         """Return states and actions, each column in units of its standard deviation."""
         actions = _list_actions(data) / self._spread
@@ -203,7 +208,7 @@ class _Probe:
 
     def judge_coverage(self) -> Finding:
         """Ask whether held-out episodes are near the others."""
-        limit = np.quantile(self._usual, _USUAL) + 1e-6
+        limit = min(np.quantile(self._usual, _USUAL), _NEAR * self._typical) + 1e-6
         share = float((self._distances <= limit).mean())
         verdict = _grade(share, _COVERED, _BARELY_COVERED)
         return Finding(
