@@ -14,6 +14,8 @@ from gelato.report.style import BLUE, GREY, INK, save
 
 # With more states than this, their names would overlap.
 _MOST_NAMED = 24
+# Longer names are written upwards.
+_MOST_LETTERS = 40
 
 
 def draw_dataset(dataset: Dataset, path: Path) -> None:
@@ -85,7 +87,9 @@ def _draw_ranges(axes: Axes, dataset: Dataset) -> None:
     axes.plot(dimensions, middle, linestyle="none", marker="_", color=INK, markersize=7)
     axes.axhline(0, color=GREY, linewidth=0.6, zorder=0)
     if dataset.state_names and len(dimensions) <= _MOST_NAMED:
-        axes.set_xticks(dimensions, dataset.state_names, rotation=90, fontsize=7)
+        crowded = sum(map(len, dataset.state_names)) > _MOST_LETTERS
+        rotation = 90 if crowded else 0
+        axes.set_xticks(dimensions, dataset.state_names, rotation=rotation, fontsize=7)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("state dimension")
