@@ -1,4 +1,4 @@
-"""The docs' tables are those of the result files, and their examples run."""
+"""Tables in the docs equal the result files, and the examples in the docs run."""
 
 import json
 import re

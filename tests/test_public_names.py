@@ -1,9 +1,11 @@
 """Every public name exists, and every public thing has a docstring."""
 
 import inspect
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ PACKAGES = (
     "gelato.policy",
     "gelato.report",
     "gelato.runs",
+    "gelato.selection",
     "gelato.tasks",
     "gelato.training",
     "gelato.uncertainty",
@@ -31,6 +34,14 @@ def test_every_public_name_exists_and_is_documented(name: str) -> None:
         thing = getattr(package, public)
         if inspect.isclass(thing) or inspect.isfunction(thing):
             assert inspect.getdoc(thing), f"{name}.{public} has no docstring"
+
+
+def test_docs_and_examples_import_public_names_only() -> None:
+    inner = re.compile(r"^\s*(?:from|import) (gelato\.\w+\.\w+)", re.MULTILINE)
+    root = Path(__file__).parents[1]
+    pages = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs" / "guide").glob("*.md")]
+    for path in [*pages, *(root / "examples").glob("*.py")]:
+        assert not inner.findall(path.read_text()), path
 
 
 def test_the_list_of_data_contains_the_built_in_sources() -> None:

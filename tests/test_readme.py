@@ -1,5 +1,5 @@
-"""Every command in a block of `bash` and every line of Python in the README runs; those of `sh` are
-a user's own.
+"""Every `bash` and Python block of the README runs. Blocks of `sh` use files of the user, so they
+do not run.
 """
 
 import os
@@ -35,15 +35,14 @@ def workplace(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(folder / "store"))
         patch.chdir(folder)
-        # A coarse plan of the rooms is drawn by the same lines.
+        # The same code draws a coarser plan of the rooms.
         patch.setattr(latent_space, "GRID", 12)
         patch.setattr(latent_space, "_PIXELS", 12)
         patch.setattr(curve_figure, "CANDIDATES", 6)
         patch.setattr(curve_figure, "ITERATIONS", (2, 3))
         patch.setattr(curve_figure, "MODES", (1,))
         patch.setattr(curve_figure, "REFERENCE", Converged(modes=2, nodes=8, iterations=4))
-        # In order: a line may use what the lines before it made, and the Python below what the
-        # commands made.
+        # Run them in order, because a line may use the results of earlier lines.
         for program, *arguments in commands():
             if program == "make":
                 subprocess.run(

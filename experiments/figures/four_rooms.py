@@ -13,11 +13,11 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from experiments.figures.command import run_figure
-from experiments.rooms import check_rooms, encode_cells
+from experiments.rooms import check_rooms, compute_walking_distances, encode_cells
 from gelato.report.figures import FigureRequest
 from gelato.report.latent_space import build_decoder_metric, draw_volume, measure_plane
 from gelato.report.style import GREY, INK, MARK, SHADE, save
-from gelato.tasks.four_rooms import FREE, SIZE, compute_walking_distances, list_free_cells
+from gelato.tasks.four_rooms import FREE, SIZE, list_free_cells
 
 # This cell is next to a wall. The cell behind the wall is near in a straight line, but far to walk.
 MARKED = (0, 6)

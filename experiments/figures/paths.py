@@ -3,7 +3,9 @@
 python experiments/figures/paths.py --run RUN --out FILE.png
 """
 
+import math
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import jax
@@ -22,6 +24,7 @@ from gelato.report.figures import FigureRequest
 from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, INK, MARK, SHADE, save
 from gelato.runs.folder import Run
+from gelato.runs.records import read_records
 from gelato.tasks import make_environment
 from gelato.tasks.four_rooms import (
     ACTIONS,
@@ -32,7 +35,7 @@ from gelato.tasks.four_rooms import (
     encode_position,
     find_cell,
 )
-from gelato.training.policies import TrainedPolicy, most_valued
+from gelato.training import TrainedPolicy, trained_policies
 from gelato.uncertainty.build import build_penalty
 from gelato.uncertainty.calibration import calibrate
 from gelato.uncertainty.embedded import embed
@@ -48,7 +51,7 @@ def draw_paths(request: FigureRequest) -> None:
     For each method, draw the seed with the highest critic value.
     """
     run = request.run
-    policies = most_valued(run)
+    policies = choose_most_valued(run)
     if policies[0].environment != FOUR_ROOMS_GOAL.environment:
         name = shorten_reference(policies[0].dataset)
         raise InputError(f"{run}: was trained on {name}. Train on four-rooms-hole")
@@ -69,6 +72,19 @@ def draw_paths(request: FigureRequest) -> None:
     for axis, trained in zip(axes[2:], policies, strict=True):
         _draw_walks(axis, trained)
     save(figure, request.out)
+
+
+def choose_most_valued(run: Path) -> list[TrainedPolicy]:
+    """Return, for every method, the policy with the largest value in its own pessimistic MDP."""
+    records = read_records(Run(run).results)
+    values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
+
+    def value(trained: TrainedPolicy) -> float:
+        known = values[trained.method, trained.seed]
+        return -math.inf if known is None else float(known)
+
+    by_method = groupby(trained_policies(run), key=lambda trained: trained.method)
+    return [max(own, key=value) for _, own in by_method]
 
 
 def _draw_plan(axes: Axes, title: str) -> None:

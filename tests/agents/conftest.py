@@ -1,4 +1,4 @@
-"""Five tiny MDPs whose values are known, as dynamics: what any agent has to solve."""
+"""Five tiny MDPs with known values. Every agent must solve them."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ KINDS = ("constant", "sign", "delayed", "action", "both", "endless")
 
 
 class Tiny(AbstractDynamics):
-    """States are `(position, sign)`; the kind says what pays.
+    """States are `(position, sign)`. The kind decides what is rewarded:
 
     `constant`: 1, then the end. `sign`: what the state shows. `delayed`: 1 after a second step.
     `action`: 1 for the right action. `both`: 1 for the action that the state shows. `endless`: 1

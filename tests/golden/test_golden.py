@@ -24,7 +24,7 @@ from experiments.tuned import make_tuned
 from gelato.agents.ppo import PPO
 from gelato.agents.sac import SAC
 from gelato.cli import main
-from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
+from gelato.dynamics import EnsembleConfig, EnsembleFit
 from gelato.dynamics.latent import LatentFit
 from gelato.training.presets import Parts, clone_like, list_methods
 

@@ -1,6 +1,4 @@
-"""The instrument: the simulator tells the truth, scores are what they claim, and inputs are
-checked.
-"""
+"""Judging penalties: true successors from the simulator, scores, and checks of the input."""
 
 import dataclasses
 import json
@@ -32,7 +30,7 @@ SIZES = {"Hopper-v5": 11, "Walker2d-v5": 17, "HalfCheetah-v5": 17}
 
 @pytest.fixture(scope="module")
 def hopper(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> FittedModel:
-    """An untrained model of Hopper: the instrument does not care how good it is."""
+    """Make an untrained model of Hopper; its quality does not matter here."""
     del shared_store
     dataset = load("hopper-medium,transitions=2000")
     small = dataclasses.replace(
@@ -80,7 +78,7 @@ def test_four_rooms_answers_with_the_mean_over_move_lengths() -> None:
     assert simulator is not None
     cells = encode_position(list_free_cells())
     assert np.isfinite([simulator.successor(cell, np.array(0)) for cell in cells]).all()
-    # From the upper left corner right: 1, 2 and 3 cells are all free.
+    # To the right of the upper left corner, 1, 2 and 3 cells are free.
     np.testing.assert_allclose(
         simulator.successor(encode_position(np.array([0, 0])), np.array(3)),
         encode_position(np.array([0, 2])),
@@ -196,7 +194,7 @@ def test_trust_tells_data_from_foreign_inputs_and_refuses_bad_ones(hopper: Fitte
     ]:
         with pytest.raises(InputError, match=message):
             trust(*bad)
-    with pytest.raises(InputError, match="has no seed 7"):
+    with pytest.raises(InputError, match="has no model for seed 7"):
         Trust(hopper, seed=7)
 
 

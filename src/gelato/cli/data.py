@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional
 
+from gelato.cli.arguments import Ref, RewardFile, add_reward
 from gelato.cli.output import check_picture, print_fields, print_json, print_table, print_title
 from gelato.cli.parsing import Commands
 from gelato.progress import say
@@ -14,21 +15,6 @@ if TYPE_CHECKING:
     from gelato.data.transitions import Dataset
 
 data = Commands()
-
-Ref = Annotated[
-    str,
-    tyro.conf.arg(
-        metavar="REF",
-        help=(
-            "A dataset name (`gelato data list`), minari:ID, d4rl:PATH, or csv:, parquet:, "
-            "lerobot: or file:PATH. Add options as ,key=value without spaces. Examples:\n"
-            "hopper-medium,transitions=50000,seed=1\n"
-            "intersection,episodes=20\n"
-            "csv:log.csv,observations=x*|speed,actions=torque,episode=run\n"
-            "file:log.npz,observations=obs,low=-2,high=2"
-        ),
-    ),
-]
 
 
 @data.command(name="list")
@@ -94,7 +80,7 @@ def make(
 @data.command
 def info(
     reference: Positional[Ref],
-    reward: Path | None = None,
+    reward: RewardFile = None,
     json: bool = False,
     plot: Path | None = None,
 ) -> None:
@@ -104,7 +90,6 @@ def info(
 
     Args:
         reference: The data.
-        reward: Python file with a function reward(states, actions, next_states) -> rewards.
         json: Print one JSON object and nothing else.
         plot: Also draw histograms and the states' distribution into this file (.png, .pdf or .svg).
     """
@@ -129,7 +114,7 @@ def info(
 
 
 @data.command
-def check(reference: Positional[Ref], reward: Path | None = None, json: bool = False) -> None:
+def check(reference: Positional[Ref], reward: RewardFile = None, json: bool = False) -> None:
     """Judge a dataset before training: is it enough, is it varied, what can a model learn?
 
     Every topic gets a verdict (good, thin or missing), what was measured, and what to do. The
@@ -138,7 +123,6 @@ def check(reference: Positional[Ref], reward: Path | None = None, json: bool = F
 
     Args:
         reference: The data.
-        reward: Python file with a function reward(states, actions, next_states) -> rewards.
         json: Print one JSON object and nothing else.
     """
     from gelato.data.quality import check_data, find_warnings
@@ -160,11 +144,6 @@ def check(reference: Positional[Ref], reward: Path | None = None, json: bool = F
         say(f"warning: {warning}")
 
 
-def add_reward(reference: str, reward: Path | None) -> str:
-    """Return the reference with the user's reward function."""
-    return reference if reward is None else f"{reference},reward={reward}"
-
-
 def _load_to_inspect(reference: str) -> "Dataset":
     """Load data; rewards that are missing are a warning here and an error in other commands."""
     from gelato.data.fields import MissingRewardsError
@@ -177,7 +156,7 @@ def _load_to_inspect(reference: str) -> "Dataset":
 
 
 @data.command(name="import")
-def import_(reference: Positional[Ref], name: str, reward: Path | None = None) -> None:
+def import_(reference: Positional[Ref], name: str, reward: RewardFile = None) -> None:
     """Copy a dataset into Minari's store, where any Minari program can open it.
 
     Minari stores the successor of every step, so steps without one are skipped.
@@ -185,7 +164,6 @@ def import_(reference: Positional[Ref], name: str, reward: Path | None = None) -
     Args:
         reference: The data.
         name: The Minari id to store it under, such as mine/log-v0.
-        reward: Python file with a function reward(states, actions, next_states) -> rewards.
     """
     from gelato.data import store
     from gelato.data.reference import load

@@ -35,7 +35,7 @@ def _describe() -> str:
     lines = [f"`{figure.name}`: {figure.help}" for figure in list_figures()]
     return f"""Draw a figure of a fitted model into a file.
 
-    {" ".join(lines)}
+    Figures: {" ".join(lines)}
 
     Args:
         name: Figure to draw.

@@ -1,10 +1,10 @@
 """`gelato select`: choose a policy from the log alone."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from gelato.cli.arguments import MovedData, Trainings
 from gelato.cli.output import print_fields, print_json, print_table, print_title
 from gelato.errors import InputError
 
@@ -16,10 +16,10 @@ _SHOWN = 10
 
 
 def select(
-    runs: Positional[tuple[Path, ...]],
+    runs: Positional[Trainings],
     budget: int = 0,
     json: bool = False,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Choose the best policy of one or several runs without a simulator, and say how good it is.
 
@@ -32,7 +32,6 @@ def select(
         runs: Folders of `gelato train`, all on the same data.
         budget: Number of real episodes to spend on the best candidates; it needs the environment.
         json: Print one JSON object instead of a report.
-        fitted_to: New location of the training data, if it moved.
     """
     from gelato.data.reference import load
     from gelato.selection.select import select as select_policy
@@ -55,7 +54,7 @@ def print_verdict(found: "Selection") -> None:
     rows = []
     for candidate, score in found.ranking[:_SHOWN]:
         cells = [_write(candidate.find(name)) for name in estimators]
-        rows.append((candidate.method, str(candidate.seed), f"{score:.2f}", *cells))
+        rows.append((candidate.method, candidate.seed, f"{score:.2f}", *cells))
     print_title(f"{shorten_reference(found.dataset)}, estimates from the log alone, best first")
     print_table(("policy", "seed", "mean rank", *estimators), rows)
     behaviour, estimate = found.behaviour, found.estimate

@@ -21,7 +21,8 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     `infos["penalty"]` always holds `U`.
     """
 
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 - Gymnasium declares it as an instance variable
+    # Gymnasium declares it as a variable of the instance.
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(self, mdp: PessimisticMDP, action_space: ActionSpace, num_envs: int = 1) -> None:
         if num_envs < 1:

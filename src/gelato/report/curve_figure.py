@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -60,7 +61,7 @@ def draw_curve(fitted: FittedModel, path: Path) -> None:
         }
         _draw_curves(first[0], metric, np.asarray(codes), shown)
     for curve, style, label in ((line, "--", "straight line"), (reference, ":", "reference")):
-        value = _measure(metric, curve)
+        value = float(_measure(metric, curve))
         for axis in (iterations, modes):
             axis.axhline(value, color=INK, linewidth=1, linestyle=style, label=label)
     _draw_lengths(iterations, metric, ITERATIONS, by_paper, ORANGE, "s", "the paper's SGD")
@@ -110,8 +111,9 @@ def _solve_all(metric: AbstractMetric, a: Point, b: Point) -> list[Curves]:
         return [[solve(solver) for solver in family] for family in families]
 
 
-def _measure(metric: AbstractMetric, curve: Curve) -> float:
-    return float(eqx.filter_jit(length)(metric, curve, NODES))
+@eqx.filter_jit
+def _measure(metric: AbstractMetric, curve: Curve) -> Float[Array, ""]:
+    return length(metric, curve, NODES)
 
 
 def _draw_lengths(
@@ -123,7 +125,7 @@ def _draw_lengths(
     marker: str,
     label: str,
 ) -> None:
-    values = [_measure(metric, curve) for curve in curves]
+    values = [float(_measure(metric, curve)) for curve in curves]
     axes.plot(counts, values, color=color, marker=marker, markersize=4, linewidth=1.2, label=label)
     axes.set_xscale("log", base=2 if counts == MODES else 10)
     axes.set_xticks(counts, [str(count) for count in counts], minor=False)

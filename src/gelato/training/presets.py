@@ -12,9 +12,10 @@ from gelato.agents.cloning import Cloning
 from gelato.agents.ppo import PPO
 from gelato.agents.sac import SAC
 from gelato.data.transitions import Dataset
-from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
+from gelato.dynamics.ensemble import EnsembleFit
 from gelato.dynamics.fit import AbstractFit, PenaltySettings
 from gelato.dynamics.latent import LatentFit
+from gelato.dynamics.state import EnsembleConfig
 from gelato.errors import InputError, require_positive
 from gelato.model.config import ModelConfig, preset
 from gelato.tasks.task import Config, Settings, Task, change_settings, find_task
