@@ -206,6 +206,24 @@ def test_groups_and_numbered_columns_are_flattened_in_a_stable_order(tmp_path):
         gelato.load(f"file:{path}")
 
 
+def test_a_dictionary_of_arrays_is_flattened_in_the_order_of_its_keys():
+    nested = {"joints": {"speed": np.ones((4, 2)), "angle": np.zeros(4)}, "arm": np.full(4, 2.0)}
+    dataset = gelato.make_dataset(nested, np.zeros((4, 1)), np.zeros(4))
+    assert dataset.state_names == ("arm", "joints.angle", "joints.speed[0]", "joints.speed[1]")
+    np.testing.assert_array_equal(dataset.transitions.states[0], [2, 0, 1, 1])
+    for wrong, message in (
+        ({}, "is an empty dictionary"),
+        ({"a": np.zeros(4), "b": np.zeros(3)}, "b must have one row per step"),
+        ({"camera": np.zeros((4, 64, 64), np.uint8)}, "holds images"),
+    ):
+        with pytest.raises(InputError, match=message):
+            gelato.make_dataset(wrong, np.zeros((4, 1)), np.zeros(4))
+    with pytest.raises(InputError, match="other keys than observations"):
+        gelato.make_dataset(
+            nested, np.zeros((4, 1)), np.zeros(4), next_observations={"arm": np.zeros(4)}
+        )
+
+
 def test_a_mapping_file_holds_the_options(tmp_path, read):
     mapping = tmp_path / "mapping.toml"
     mapping.write_text(

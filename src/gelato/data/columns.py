@@ -4,7 +4,7 @@ Every loader ends here, so that each check is written once. Errors name the sour
 the row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Num
 
 from gelato.data.actions import check_actions, check_probabilities, infer_space
 from gelato.data.episodes import find_truncations
+from gelato.data.recording import refuse_image
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Dataset, Transitions
 from gelato.errors import InputError
@@ -109,11 +110,11 @@ def _assemble_actions(
 
 
 def make_dataset(
-    observations: Recorded,
+    observations: Recorded | Mapping[str, Any],
     actions: Recorded,
     rewards: Recorded,
     *,
-    next_observations: Recorded | None = None,
+    next_observations: Recorded | Mapping[str, Any] | None = None,
     terminals: Recorded | None = None,
     timeouts: Recorded | None = None,
     action_space: ActionSpace | None = None,
@@ -123,6 +124,8 @@ def make_dataset(
 ) -> Dataset:
     """Check arrays with one row per step and make a dataset from them.
 
+    Observations may be a dictionary of arrays, also nested; it is flattened in the order of its
+    sorted keys, and the columns are named after them.
     `terminals` marks steps that end the task, `timeouts` steps after which the recording stops.
     Without `next_observations`, the successor of a step is the next row. Without an `action_space`,
     integers are discrete actions; other actions have the range [−1, 1], or the range of the data if
@@ -130,12 +133,18 @@ def make_dataset(
     each action; importance weighting uses it. `environment` is the Gymnasium id to evaluate
     policies in. Errors name the data by `reference`.
     """
+    states, names = _flatten(observations, "observations", reference)
+    successors = None
+    if next_observations is not None:
+        successors, next_names = _flatten(next_observations, "next_observations", reference)
+        if next_names != names:
+            raise InputError(f"{reference}: next_observations has other keys than observations")
     columns = Columns(
         reference,
-        np.asarray(observations),
+        states,
         np.asarray(actions),
         np.asarray(rewards),
-        None if next_observations is None else np.asarray(next_observations),
+        successors,
         None if terminals is None else np.asarray(terminals),
         None if timeouts is None else np.asarray(timeouts),
         action_space,
@@ -143,7 +152,37 @@ def make_dataset(
         if action_probabilities is None
         else np.asarray(action_probabilities),
     )
-    return Dataset(reference, environment, assemble(columns))
+    return Dataset(reference, environment, assemble(columns), state_names=names)
+
+
+def _flatten(
+    observations: Recorded | Mapping[str, Any], field: str, source: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return observations as one array; with the names of its columns if they are a dictionary."""
+    if not isinstance(observations, Mapping):
+        return np.asarray(observations), ()
+    parts: list[np.ndarray] = []
+    names: list[str] = []
+
+    def visit(values: Any, name: str) -> None:
+        if isinstance(values, Mapping):
+            for key in sorted(values):
+                visit(values[key], f"{name}.{key}" if name else str(key))
+            return
+        array = np.asarray(values)
+        what = f"{source}: {field} {name}"
+        refuse_image(array.dtype, array.shape[1:], what)
+        rows = array.reshape(len(array), -1) if array.ndim else array
+        if array.ndim == 0 or (parts and len(rows) != len(parts[0])):
+            raise InputError(f"{what} must have one row per step, like the other keys")
+        parts.append(rows)
+        width = rows.shape[1]
+        names.extend([name] if width == 1 else [f"{name}[{place}]" for place in range(width)])
+
+    visit(observations, "")
+    if not parts:
+        raise InputError(f"{source}: {field} is an empty dictionary")
+    return np.concatenate(parts, axis=1), tuple(names)
 
 
 def _check_lengths(columns: Columns) -> None:
