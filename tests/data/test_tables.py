@@ -154,6 +154,19 @@ def test_a_damaged_csv_file_is_one_line(tmp_path, old, new, message):
         load_rows(f"csv:{path},{NAMES}")
 
 
+def test_spaces_after_separators_decimal_commas_and_marks_of_editors_are_no_problem(tmp_path):
+    path = tmp_path / "log.csv"
+    rest = "act;  rew\n1,5; 0,25; 3\n2,5; 0,5; 4\n"
+    path.write_bytes(b"\xef\xbb\xbfobs_0; " + rest.replace("\n", "\r\n").encode())
+    data = load_rows(f"csv:{path},decimal=comma")
+    np.testing.assert_array_equal(data.states[:, 0], [1.5, 2.5])
+    np.testing.assert_array_equal(data.actions[:, 0], [0.25, 0.5])
+    with pytest.raises(InputError, match=r"'1,5' in row 0 .line 2.*Add ,decimal=comma"):
+        load_rows(f"csv:{path}")
+    with pytest.raises(InputError, match="decimal=dot must be point or comma"):
+        load_rows(f"csv:{path},decimal=dot")
+
+
 def test_a_damaged_parquet_file_is_one_line(tmp_path):
     path = tmp_path / "log.parquet"
     pq.write_table(pa.table(make_columns()), path)

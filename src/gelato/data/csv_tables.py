@@ -1,5 +1,6 @@
 """Read CSV files: one file, a folder or a pattern."""
 
+import csv as csv_module
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gelato.errors import InputError, first_line
 _BLOCK = 2**23
 _LONGEST_HEADER = 2**20
 _SEPARATORS = {"tab": "\t", "semicolon": ";", "space": " ", "comma": ","}
+_DECIMALS = {"point": ".", "comma": ","}
 # Fields whose integers and texts stay as they are; all other columns are read as numbers.
 _OWN_TYPE = ("episode", "time")
 
@@ -24,7 +26,10 @@ _OWN_TYPE = ("episode", "time")
 def load_csv(reference: Reference) -> Dataset:
     """Read CSV files as `csv:PATH`."""
     files = list_files(reference.target, (".csv", ".tsv", ".csv.gz"))
-    tables = CsvTables(files, reference.options.get("separator"))
+    decimal = reference.options.get("decimal", "point")
+    if decimal not in _DECIMALS:
+        raise InputError(f"decimal={decimal} must be point or comma")
+    tables = CsvTables(files, reference.options.get("separator"), _DECIMALS[decimal])
     recording = TableRecording(reference.target, tables)
     return build_dataset(recording, read_layout(reference.options), str(reference))
 
@@ -32,15 +37,16 @@ def load_csv(reference: Reference) -> Dataset:
 class CsvTables(AbstractTables):
     """CSV files with a line of column names; types come from the first rows."""
 
-    def __init__(self, files: Sequence[Path], separator: str | None = None):
+    def __init__(self, files: Sequence[Path], separator: str | None = None, decimal: str = "."):
         self.files = list(files)
         header = _read_header(self.files[0])
         self._separator = _SEPARATORS.get(separator or "", separator) or _guess_separator(header)
+        self._decimal = decimal
         if len(self._separator) != 1:
             raise InputError(
                 f"separator={separator} must be one character, or {', '.join(_SEPARATORS)}"
             )
-        if _looks_like_values(header.split(self._separator)):
+        if _looks_like_values(self._list_names(self.files[0])):
             raise InputError(
                 f"{self.files[0]}: the first line holds numbers; it must hold the column names"
             )
@@ -96,15 +102,25 @@ class CsvTables(AbstractTables):
             return False
         return True
 
+    def _list_names(self, path: Path) -> list[str]:
+        header = _read_header(path)
+        return [
+            name.strip() for name in next(csv_module.reader([header], delimiter=self._separator))
+        ]
+
     def _open(
         self, path: Path, types: Mapping[str, pa.DataType], columns: Sequence[str] = ()
     ) -> csv.CSVStreamingReader:
         return csv.open_csv(
             path,
-            read_options=csv.ReadOptions(block_size=_BLOCK),
+            read_options=csv.ReadOptions(
+                block_size=_BLOCK, column_names=self._list_names(path), skip_rows=1
+            ),
             parse_options=csv.ParseOptions(delimiter=self._separator),
             convert_options=csv.ConvertOptions(
-                column_types=dict(types), include_columns=list(columns)
+                column_types=dict(types),
+                include_columns=list(columns),
+                decimal_point=self._decimal,
             ),
         )
 
@@ -119,7 +135,7 @@ class CsvTables(AbstractTables):
                         if text and not _is_number(text):
                             return InputError(
                                 f"{path}: {name} holds text, {text[:40]!r} in row {first + row} "
-                                f"(line {first + row + 2}); it must hold numbers"
+                                f"(line {first + row + 2}); it must hold numbers{_hint(text)}"
                             )
                         first += batch.num_rows
         except pa.ArrowException:
@@ -151,9 +167,15 @@ def _guess_separator(header: str) -> str:
 
 def _looks_like_values(names: Sequence[str]) -> bool:
     """Return whether most names are numbers, other than 0, 1, 2, … as pandas numbers columns."""
-    numbers = [name.strip('"') for name in names if _is_number(name.strip('"'))]
+    numbers = [name for name in names if _is_number(name)]
     counted = numbers == [str(place) for place in range(len(numbers))]
     return len(numbers) > len(names) / 2 and not counted
+
+
+def _hint(text: str) -> str:
+    """Explain a number with a decimal comma."""
+    comma = text.count(",") == 1 and _is_number(text.replace(",", "."))
+    return ". Add ,decimal=comma if the comma is a decimal sign" if comma else ""
 
 
 def _is_number(text: str) -> bool:

@@ -98,7 +98,7 @@ register_source("minari", _load_minari, help="a Minari dataset, local or remote"
 register_source(
     "csv",
     _load_csv,
-    options=(*LAYOUT_OPTIONS, "separator"),
+    options=(*LAYOUT_OPTIONS, "separator", "decimal"),
     is_path=True,
     help="a CSV file, a folder of them or a pattern",
 )
