@@ -202,7 +202,9 @@ def test_groups_and_numbered_columns_are_flattened_in_a_stable_order(tmp_path):
     assert dataset.action_names == ("action_9", "action_10")
     with h5py.File(path, "a") as file:
         file["observations/camera"] = np.zeros((4, 64, 64, 3), np.uint8)
-    with pytest.raises(InputError, match=r"camera holds images \(64×64×3\).*choose the other"):
+    with pytest.raises(
+        InputError, match=r"camera holds images \(64×64×3\).*choose the other columns"
+    ):
         gelato.load(f"file:{path}")
 
 

@@ -84,8 +84,8 @@ def refuse_image(dtype: np.dtype, shape: Sequence[int], what: str) -> None:
     if dtype == np.uint8 and len(large) >= 2:
         size = "×".join(map(str, shape))
         raise InputError(
-            f"{what} holds images ({size}), which cannot be read yet; choose the other columns "
-            "with ,observations=NAME|NAME"
+            f"{what} holds images ({size}), which cannot be read yet; in a file, choose the "
+            "other columns with ,observations=NAME|NAME"
         )
 
 

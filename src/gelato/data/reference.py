@@ -16,6 +16,7 @@
 `register_source` adds more sources.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from gelato.data import store
@@ -54,7 +55,7 @@ def _load_named(reference: Reference) -> Dataset:
     named = resolve_named(reference)
     make_named(named)
     dataset = store.read(named.dataset_id, download=False)
-    return Dataset(named.reference, dataset.environment, dataset.transitions)
+    return replace(dataset, reference=named.reference)
 
 
 def _load_minari(reference: Reference) -> Dataset:
