@@ -63,7 +63,8 @@ class ParquetTables(AbstractTables):
 
 def _open(path: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, buffer_size=_BUFFER)
+        # Without `pre_buffer=False`, pyarrow keeps all row groups in memory.
+        return pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read it") from error
     except (pa.ArrowException, OSError) as error:

@@ -122,9 +122,10 @@ class _Target:
             length = max(needed, expected if rows == 0 else 2 * len(self._array))
             size = (length - rows) * self._array.itemsize * self._array.shape[1]
             check_memory(self._recording.source, size, size)
-            # Pages are taken from the system when they are written, and the system moves large
-            # arrays without a copy.
-            self._array.resize((length, self._array.shape[1]), refcheck=False)
+            # The system hands out the pages of an empty array when they are written.
+            larger = np.empty((length, self._array.shape[1]), self._array.dtype)
+            larger[:rows] = self._array[:rows]
+            self._array = larger
         start = 0
         for name in self._names:
             part = self._read(name, path, first, batch)
