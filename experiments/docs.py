@@ -136,6 +136,9 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "penalty_weights": tables.penalty_weight_table,
     "known_answers": tables.known_answers_table,
     "selection": tables.selection_table,
+    "selection_choices": tables.choices_table,
+    "selection_driving": tables.selection_table,
+    "selection_driving_choices": tables.choices_table,
     "own_log": tables.own_log_table,
     "own_log ranking": tables.own_log_ranking,
     "tried": tables.settings_table,
@@ -191,7 +194,6 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
                 "out of distribution": "{foreign_trusted:.0%}",
                 "MB": "{megabytes:.1f}",
                 "median, ms": "{median_ms:.2f}",
-                "99%, ms": "{p99_ms:.2f}",
                 "99% of computing, ms": "{p99_computing_ms:.2f}",
                 "U differs by": "{penalty_difference:.0e}",
                 "on": "{device}",
@@ -219,8 +221,9 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
 
 
 def list_pages(root: Path) -> list[Path]:
-    """List the README and every page of the docs."""
-    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    """List the README and every page of the docs that people write (tutorials make their pages)."""
+    pages = sorted((root / "docs").rglob("*.md"))
+    return [root / "README.md", *(page for page in pages if page.parent.name != "tutorials")]
 
 
 def main(root: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import gelato
 from gelato.cli import main
-from gelato.data import check_data, find_warnings, reference
+from gelato.data import judge_data, find_warnings, reference
 from gelato.data.fields import MissingRewardsError
 from gelato.errors import InputError, UserCodeError
 
@@ -130,11 +130,11 @@ def make_linear(episodes: int = 40, *, noise: float = 0.0, hidden: bool = False)
 
 
 def judge(dataset: gelato.Dataset) -> dict[str, str]:
-    return {finding.topic: finding.verdict for finding in check_data(dataset)}
+    return {finding.topic: finding.verdict for finding in judge_data(dataset)}
 
 
 def test_good_data_is_good_and_its_linear_dynamics_are_found():
-    findings = {finding.topic: finding for finding in check_data(make_linear())}
+    findings = {finding.topic: finding for finding in judge_data(make_linear())}
     assert findings["next state"].measured.startswith("R² linear 1.00")
     verdicts = {topic: finding.verdict for topic, finding in findings.items()}
     assert verdicts.pop("amount") == "thin", "2,400 steps"

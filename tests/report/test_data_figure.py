@@ -17,5 +17,5 @@ def test_the_names_of_columns_appear_in_the_figure_of_the_data(tmp_path, monkeyp
         states = drawn[-1].axes[1]
         shown = [states.get_xlabel(), states.get_ylabel()]
         if len(keys) > 2:
-            shown = [label.get_text() for label in states.get_xticklabels()]
+            shown = [label.get_text() for label in states.get_yticklabels()]
         assert shown == sorted(keys)

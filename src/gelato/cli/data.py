@@ -125,11 +125,11 @@ def check(reference: Positional[Ref], reward: RewardFile = None, json: bool = Fa
         reference: The data.
         json: Print one JSON object and nothing else.
     """
-    from gelato.data.quality import check_data, find_warnings
+    from gelato.data.quality import judge_data, find_warnings
     from gelato.report.references import shorten_reference
 
     dataset = _load_to_inspect(add_reward(reference, reward))
-    findings, warnings = check_data(dataset), find_warnings(dataset)
+    findings, warnings = judge_data(dataset), find_warnings(dataset)
     if json:
         described = [finding.describe() for finding in findings]
         print_json({"reference": dataset.reference, "findings": described, "warnings": warnings})

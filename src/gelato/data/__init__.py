@@ -6,7 +6,7 @@ from gelato.lazy import import_on_use
 
 if TYPE_CHECKING:
     from gelato.data.columns import make_dataset
-    from gelato.data.quality import Finding, check_data, find_warnings
+    from gelato.data.quality import Finding, find_warnings, judge_data
     from gelato.data.reference import load
     from gelato.data.sources import Reference, list_sources, register_source
     from gelato.data.spaces import Continuous, Discrete
@@ -21,10 +21,10 @@ __all__ = [
     "Reference",
     "Standardiser",
     "Transitions",
-    "check_data",
     "episode_lengths",
     "episode_returns",
     "find_warnings",
+    "judge_data",
     "list_sources",
     "load",
     "make_dataset",
@@ -41,7 +41,7 @@ _HOMES = {
     "Reference": "gelato.data.sources",
     "make_dataset": "gelato.data.columns",
     "Finding": "gelato.data.quality",
-    "check_data": "gelato.data.quality",
+    "judge_data": "gelato.data.quality",
     "find_warnings": "gelato.data.quality",
     "Continuous": "gelato.data.spaces",
     "Discrete": "gelato.data.spaces",

@@ -49,7 +49,8 @@ def find_warnings(dataset: Dataset) -> list[str]:
     data, warnings = dataset.transitions, []
     constant = np.flatnonzero(np.ptp(data.states, axis=0) == 0)
     if len(constant):
-        names = ", ".join(dataset.name_state(int(column)) for column in constant[:10])
+        listed = dataset.list_state_names()
+        names = ", ".join(listed[column] for column in constant[:10])
         more = f" and {len(constant) - 10} more" if len(constant) > 10 else ""
         warnings.append(f"constant states: {names}{more}; leave them out")
     actions = np.asarray(data.actions).reshape(len(data), -1)
@@ -80,7 +81,7 @@ def _count_duplicates(data: Transitions) -> int:
     return len(keys) - len(np.unique(keys))
 
 
-def check_data(dataset: Dataset) -> list[Finding]:
+def judge_data(dataset: Dataset) -> list[Finding]:
     """Judge episodes, rewards, actions, coverage, and what a model can be expected to learn."""
     data = dataset.transitions
     findings = [_judge_size(data), _judge_rewards(dataset), _judge_actions(dataset)]

@@ -33,7 +33,12 @@ class AbstractRecording(abc.ABC):
         """Read the columns of each field; several columns become one array."""
 
     def name_values(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return a name for every value per row of these columns."""
+        """Return a name for every value per row of these columns.
+
+        A single vector without names of its entries has no names; the task may know some.
+        """
+        if len(columns) == 1 and self.widths[columns[0]] > 1 and columns[0] not in self.labels:
+            return ()
         names: list[str] = []
         for column in columns:
             width = self.widths[column]

@@ -80,9 +80,10 @@ def list_rows(
     states = np.asarray(data.states[:count])
     actions = np.asarray(data.actions[:count]).reshape(len(states), -1)
     lines = []
-    for values, name in ((states, dataset.name_state), (actions, dataset.name_action)):
+    action_names = [dataset.name_action(column) for column in range(actions.shape[1])]
+    for values, names in ((states, dataset.list_state_names()), (actions, action_names)):
         for column in range(min(values.shape[1], most)):
-            lines.append([name(column), *(f"{value:.4g}" for value in values[:, column])])
+            lines.append([names[column], *(f"{value:.4g}" for value in values[:, column])])
         if values.shape[1] > most:
             lines.append([f"… {values.shape[1] - most} more", *[""] * len(states)])
     lines.append(["reward", *(f"{value:.4g}" for value in data.rewards[:count])])

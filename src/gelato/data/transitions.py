@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from gelato.data.spaces import ActionSpace
 from gelato.errors import InputError
+from gelato.tasks.task import name_states
 
 Rows = np.ndarray | Array
 
@@ -100,9 +101,11 @@ class Dataset:
     state_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
 
-    def name_state(self, column: int) -> str:
-        """Return the name of a column of the states, for figures and messages."""
-        return self.state_names[column] if self.state_names else f"state[{column}]"
+    def list_state_names(self) -> list[str]:
+        """Return the names of the states: those of the file, else those of the task."""
+        return list(self.state_names) or name_states(
+            self.environment, self.transitions.states.shape[1]
+        )
 
     def name_action(self, column: int) -> str:
         """Return the name of a column of the actions, for figures and messages."""

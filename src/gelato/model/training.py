@@ -293,7 +293,7 @@ def _run_phase(
         length=min(max(updates // 40, 100), 1_000),
         title=f"fitting the model, {PHASES[phase]}",
         after=lambda state, step: blank,  # noqa: ARG005
-        status=lambda metrics: " ".join(f"{name} {metrics[name].mean():.3g}" for name in names),
+        shown=names,
     ).best_model
 
 

@@ -67,6 +67,7 @@ def draw_embedding(
         axis.set_title(f"({label}) t-SNE by {title}")
         if pictures is not None:
             _draw_numbers(axis, places[np.searchsorted(rows, pictures.rows)])
+    figure.suptitle(f"dots: states, lines: trajectories; model seed {fitted.seeds[0]}", fontsize=8)
     above.colorbar(shown, ax=axes, label="time in the trajectory (steps)")
     save(figure, path)
 
