@@ -7,7 +7,7 @@ import pytest
 
 import gelato
 from gelato.cli import main
-from gelato.data import judge_data, find_warnings, reference
+from gelato.data import find_warnings, judge_data, reference
 from gelato.data.fields import MissingRewardsError
 from gelato.errors import InputError, UserCodeError
 

@@ -125,7 +125,7 @@ def check(reference: Positional[Ref], reward: RewardFile = None, json: bool = Fa
         reference: The data.
         json: Print one JSON object and nothing else.
     """
-    from gelato.data.quality import judge_data, find_warnings
+    from gelato.data.quality import find_warnings, judge_data
     from gelato.report.references import shorten_reference
 
     dataset = _load_to_inspect(add_reward(reference, reward))
