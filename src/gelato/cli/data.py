@@ -37,7 +37,7 @@ def list_() -> None:
     for source in list_sources().values():
         if source.name != NAMED:
             target = "PATH" if source.is_path else "ID"
-            options = ", ".join(source.options) or "-"
+            options = ", ".join(source.known_options)
             others.append((f"{source.name}:{target}", source.help, options))
     print_table(("other sources", "data", "options"), others)
 

@@ -59,6 +59,11 @@ class Source:
     is_path: bool = False
     help: str = ""
 
+    @property
+    def known_options(self) -> tuple[str, ...]:
+        """Its own options, and those of every source."""
+        return (*self.options, *_COMMON_OPTIONS)
+
 
 _SOURCES: dict[str, Source] = {}
 
@@ -103,7 +108,7 @@ def parse_reference(reference: str) -> Reference:
     known = colon and prefix in _SOURCES and prefix != NAMED
     source, target = (_SOURCES[prefix], rest) if known else (_SOURCES[NAMED], reference)
     # A path may contain commas, so options are taken from the end and must be known.
-    pattern = rf"(.*),({'|'.join((*source.options, *_COMMON_OPTIONS))})=([^,]*)"
+    pattern = rf"(.*),({'|'.join(source.known_options)})=([^,]*)"
     found: list[tuple[str, str]] = []
     while match := re.fullmatch(pattern, target):
         if match[2] in dict(found):
@@ -165,7 +170,7 @@ def _refuse_option(reference: str, source: Source, target: str, option: str) -> 
         raise InputError(
             f"{reference}: no dataset has this name; for a file write file:{reference}"
         )
-    known = (*source.options, *_COMMON_OPTIONS)
+    known = source.known_options
     name = option.partition("=")[0]
     near = [_OTHER_WORDS[name]] if _OTHER_WORDS.get(name) in known else []
     near = near or get_close_matches(name, known, n=1, cutoff=0.8)
@@ -173,7 +178,7 @@ def _refuse_option(reference: str, source: Source, target: str, option: str) -> 
         hint = f"did you mean {near[0]}?"
     else:
         subject = "a named dataset" if source.name == NAMED else f"{source.name}:"
-        hint = f"{subject} takes {', '.join((*source.options, *_COMMON_OPTIONS))}"
+        hint = f"{subject} takes {', '.join(source.known_options)}"
     if source.name == "d4rl":
         hint += "; file:PATH reads the same files and takes low=, high= and more"
     raise InputError(f"{reference}: unknown option {option!r}; {hint}")
