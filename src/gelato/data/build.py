@@ -38,33 +38,8 @@ def build_dataset(
     """Read the columns that the layout names, or that have usual names, into a dataset."""
     source = recording.source
     chosen = choose_columns(recording.names, layout.columns, source, texts=recording.texts)
-    arrays = recording.read(chosen)
-    for field in ("observations", "actions", "rewards"):
-        if field in arrays and arrays[field].ndim == 0:
-            raise InputError(f"{source}: {field} is a single value; it must have one row per step")
-    _drop_unfit(arrays, layout.columns)
-    splits = arrays.pop("splits", None)
-    last_rows = None if splits is None else read_splits(splits, len(arrays["actions"]), source)
-    boundaries = _find_boundaries(arrays, last_rows, layout, source)
-    _pair_if_one_more(arrays, boundaries, source)
-    actions, space = _prepare_actions(arrays["actions"], layout, source)
-    rewards = arrays.get("rewards")
-    if rewards is None:
-        rewards = np.zeros(len(actions), np.float32)
-    columns = Columns(
-        source,
-        arrays["observations"],
-        actions,
-        rewards,
-        arrays.get("next_observations"),
-        arrays.get("terminals"),
-        arrays.get("timeouts"),
-        space,
-        episode_limit,
-        arrays.get("action_probabilities"),
-        boundaries,
-    )
-    del arrays
+    columns = _prepare_columns(recording.read(chosen), layout, source)
+    columns.episode_limit = episode_limit
     transitions = assemble(columns)
     if "terminals" in chosen:
         flag = "|".join(chosen["terminals"])
@@ -79,6 +54,32 @@ def build_dataset(
         used,
         recording.name_values(chosen["observations"]),
         recording.name_values(chosen["actions"]),
+    )
+
+
+def _prepare_columns(arrays: Arrays, layout: Layout, source: str) -> Columns:
+    """Return the columns as `assemble` needs them: one row per step, episodes and actions known."""
+    for field in ("observations", "actions", "rewards"):
+        if field in arrays and arrays[field].ndim == 0:
+            raise InputError(f"{source}: {field} is a single value; it must have one row per step")
+    _drop_unfit(arrays, layout.columns)
+    splits = arrays.pop("splits", None)
+    last_rows = None if splits is None else read_splits(splits, len(arrays["actions"]), source)
+    boundaries = _find_boundaries(arrays, last_rows, layout, source)
+    _pair_if_one_more(arrays, boundaries, source)
+    actions, space = _prepare_actions(arrays["actions"], layout, source)
+    rewards = arrays.get("rewards")
+    return Columns(
+        source,
+        arrays["observations"],
+        actions,
+        np.zeros(len(actions), np.float32) if rewards is None else rewards,
+        arrays.get("next_observations"),
+        arrays.get("terminals"),
+        arrays.get("timeouts"),
+        space,
+        action_probabilities=arrays.get("action_probabilities"),
+        boundaries=boundaries,
     )
 
 
