@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gelato.arrays import take
-from gelato.data.reference import load
+from gelato.data.reference import load, load_stored
 from gelato.data.transitions import Dataset, Standardiser, Transitions
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, Preset, preset
@@ -196,7 +196,7 @@ def _read_config(fields: Mapping[str, Any]) -> ModelConfig:
 
 def _load_data(run: Run, reference: str) -> Dataset:
     try:
-        return load(reference)
+        return load_stored(reference)
     except InputError as error:
         raise InputError(
             f"{run.folder}: cannot read {reference}, the data that the model was fitted to "

@@ -13,7 +13,6 @@ from gelato.model.fans import sample_fan
 from gelato.model.training import FittedModel
 from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, INK, ORANGE, add_legend, label_panels, save
-from gelato.tasks.task import name_states
 
 
 def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> None:
@@ -22,7 +21,7 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     One panel for each of the dimensions that move most, and one for the growth of the error.
     """
     fan = sample_fan(fitted, seed_index=seed_index)
-    moving, names = fan.moving, name_states(fitted.dataset.environment, fan.truth.shape[1])
+    moving, names = fan.moving, fitted.dataset.list_state_names()
     columns = min(len(moving) + 1, 3)
     rows = -(-(len(moving) + 1) // columns)
     figure = Figure(figsize=(3.2 * columns, 2.3 * rows + 0.9), layout="constrained")

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gelato.data.reference import load
+from gelato.data.reference import load_stored
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.progress import note
@@ -123,7 +123,7 @@ def estimate_run(
         if (path / f"{name}.json").exists():
             with report_damage(path / f"{name}.json"):
                 return _read_estimates(folder, opened.read_json(name))
-        dataset = data or load(described["data"]["reference"])
+        dataset = data or load_stored(described["data"]["reference"])
         check_data(folder, dataset)
         found = _estimate(folder, path, dataset, settings)
         opened.write_json(name, _describe_estimates(found))

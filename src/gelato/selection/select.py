@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from gelato.data.reference import load
+from gelato.data.reference import load_stored
 from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
@@ -115,7 +115,7 @@ def select(
     trained = _check_same_data(folders)
     if budget:
         environment_for(replace(trained[0], environment=environment or trained[0].environment))
-    dataset = data or load(trained[0].dataset)
+    dataset = data or load_stored(trained[0].dataset)
     check_data(find_training(folders[0]), dataset)
     behaviour = measure_behaviour(dataset)
     found = [estimate_run(folder, settings, dataset) for folder in folders]
