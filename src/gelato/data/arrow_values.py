@@ -120,7 +120,17 @@ def _read_numbers(
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         hint = ", perhaps encoded images" if "binary" in str(kind) else ""
         raise InputError(f"{path}: {name} holds {kind}{hint}; it must hold numbers")
-    return array.to_numpy(zero_copy_only=False)
+    return to_numpy(array)
+
+
+def to_numpy(array: pa.Array) -> np.ndarray:
+    """Return the numbers of an array without nulls.
+
+    pyarrow's own `to_numpy` imports pandas where it is installed, which takes half a second.
+    """
+    if pa.types.is_boolean(array.type):
+        return np.from_dlpack(array.cast(pa.uint8())).view(bool)
+    return np.from_dlpack(array)
 
 
 def _read_seconds(array: pa.Array) -> np.ndarray:
@@ -131,7 +141,7 @@ def _read_seconds(array: pa.Array) -> np.ndarray:
         kind = array.type
     unit = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[kind.unit]
     whole = array.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
-    return whole.to_numpy(zero_copy_only=False) / unit
+    return to_numpy(whole) / unit
 
 
 def find_text(array: pa.Array) -> tuple[int, str]:
@@ -147,14 +157,14 @@ def find_text(array: pa.Array) -> tuple[int, str]:
 
 def _refuse_nulls(array: pa.Array, name: str, path: Path, first: int, width: int) -> None:
     if array.null_count:
-        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))) // max(width, 1)
+        row = int(np.argmax(to_numpy(array.is_null()))) // max(width, 1)
         raise InputError(
             f"{path}: {name} has no value in row {first + row}; remove or repair that row"
         )
 
 
 def _check_lengths(array: pa.Array, name: str, path: Path, first: int, width: int) -> None:
-    lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+    lengths = to_numpy(pc.list_value_length(array))
     odd = lengths != lengths[:1]
     if odd.any():
         place = int(np.argmax(odd))

@@ -3,13 +3,14 @@
 import abc
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from glob import has_magic
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from gelato.data.arrow_values import flatten_schema, is_text, read_rows, select_leaf
+from gelato.data.arrow_values import flatten_schema, is_text, read_rows, select_leaf, to_numpy
 from gelato.data.recording import EXACT_FIELDS, AbstractRecording, warn_if_coarse
 from gelato.errors import InputError
 from gelato.progress import progress
@@ -61,7 +62,7 @@ class TableRecording(AbstractRecording):
         targets = {field: _Target(self, field, names) for field, names in chosen.items()}
         rows, expected = 0, self._tables.estimate_rows()
         with progress(f"reading {Path(self.source).name}", expected) as advance:
-            for path, first, batch in self._tables.iterate(used):
+            for path, first, batch in _read_ahead(self._tables.iterate(used)):
                 if rows == 0:
                     self._check_size(targets, expected, path, first, batch)
                 for target in targets.values():
@@ -90,6 +91,15 @@ class TableRecording(AbstractRecording):
     ) -> None:
         size = sum(target.measure(path, first, batch) for target in targets.values())
         check_memory(self.source, expected * size, self._tables.stored_bytes)
+
+
+def _read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield every piece while a thread reads the next one."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = reader.submit(next, batches, None)
+            yield batch
 
 
 class _Target:
@@ -161,7 +171,7 @@ class _Target:
         encoded = array.dictionary_encode()
         values = encoded.dictionary.to_pylist()
         codes = np.array([self._codes.setdefault(value, len(self._codes)) for value in values])
-        return codes[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)][:, None]
+        return codes[to_numpy(encoded.indices.fill_null(0))][:, None]
 
     def _widen_range(self, name: str, part: np.ndarray) -> None:
         low, high = part.min(axis=0), part.max(axis=0)
