@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gelato.policy.encoded_env import EncodedEnv
     from gelato.policy.evaluate import evaluate_policy
     from gelato.report.figures import register_figure
+    from gelato.report.page.write import write_report
     from gelato.runs.loggers import Logger, register_logger
     from gelato.selection.select import select
     from gelato.tasks import Task, register_task
@@ -77,6 +78,7 @@ __all__ = [
     "train",
     "trained_policies",
     "vary_method",
+    "write_report",
 ]
 
 # Names are imported on first use, so that workers and `gelato --help` do not wait for JAX, and
@@ -99,6 +101,7 @@ _HOMES = {
     "register_figure": "gelato.report.figures",
     "Logger": "gelato.runs.loggers",
     "register_logger": "gelato.runs.loggers",
+    "write_report": "gelato.report.page.write",
     "select": "gelato.selection.select",
     "Task": "gelato.tasks",
     "register_task": "gelato.tasks",

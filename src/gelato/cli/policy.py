@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from gelato.cli.arguments import Ref
+from gelato.cli.arguments import Ref, RewardFile, add_reward
 from gelato.cli.output import format_number, print_json, print_table, print_title
 from gelato.cli.settings import list_settings, set_options
 from gelato.errors import InputError
@@ -25,6 +25,7 @@ def train(
     first_seed: int = 0,
     preset: Literal["default", "small"] = "default",
     transitions: int | None = None,
+    reward: RewardFile = None,
     model: Path | None = None,
     penalty: str | None = None,
     penalty_weight: tuple[str, ...] = ("auto",),
@@ -93,6 +94,7 @@ def train(
                 f"--transitions sets the size of a named dataset; {reference} has a fixed size"
             )
         reference = f"{reference},transitions={transitions}"
+    reference = add_reward(reference, reward)
     named = parse_reference(reference).options.get("environment")
     if named is not None:
         check_environment(named)
@@ -265,8 +267,8 @@ def _print_records(records: list[dict[str, Any]]) -> None:
             record["seed"],
             show_return(record),
             format_number(record["score"], ".1f"),
-            format_number(best, return_form(best or 0)),
-            format_number(value, return_form(value or 0)),
+            format_number(best, return_form(best or 0.0)),
+            format_number(value, return_form(value or 0.0)),
             format_number(record["mean_penalty"], ".2f"),
         )
         rows.append(row)

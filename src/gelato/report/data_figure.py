@@ -11,7 +11,6 @@ from gelato.data.summary import episode_lengths, episode_returns
 from gelato.data.transitions import Dataset, Transitions, choose_evenly
 from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, GREY, INK, label_panels, save
-from gelato.tasks.task import name_states
 
 # More state dimensions than this are numbered, because their names would overlap.
 _MOST_NAMES = 30
@@ -38,7 +37,7 @@ def draw_dataset(dataset: Dataset, path: Path) -> None:
     )[0]
     for axis, panel in zip(axes, varying, strict=True):
         _draw_histogram(axis, *panel)
-    names = name_states(dataset.environment, data.states.shape[1])
+    names = dataset.list_state_names()
     if data.states.shape[1] == 2:
         _draw_map(states, data, names)
     else:
