@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-integrations lint types layers unit benchmark chaos chaos-short chaos-broken clean
+.PHONY: demo test test-slow test-integrations docs docs-serve docs-pages lint types layers unit benchmark \
+	chaos chaos-short chaos-broken clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,8 +35,22 @@ test-slow: $(INSTALLED)
 # the report page use the system's Chromium (Debian package `chromium`) and are skipped without it.
 test-integrations: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,sb3]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,mlflow,sb3,wandb]'
 	$(BIN)/pytest -m integration
+
+# The site, in site/. It runs the tutorials, and fails at broken links, missing anchors and public
+# names without an entry or a docstring.
+docs: docs-pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m experiments.check_site site
+
+docs-serve: docs-pages
+	$(BIN)/mkdocs serve
+
+docs-pages: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs,sb3]'
+	$(BIN)/python -m experiments.tutorials
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -65,4 +80,4 @@ chaos-broken: $(INSTALLED)
 	$(BIN)/python -m experiments.chaos.broken --results results/chaos.json
 
 clean:
-	rm -rf $(VENV) demo chaos
+	rm -rf $(VENV) demo chaos site .cache

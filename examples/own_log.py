@@ -1,7 +1,7 @@
-"""Example of a data source: logged data in a CSV file, read as `csv:PATH`.
+"""Example of a data source: logged data in a CSV file, read as `own-csv:PATH`.
 
 With `GELATO_PLUGINS=examples/own_log.py` the source also works on the command line:
-`gelato data info csv:log.csv`.
+`gelato data info own-csv:log.csv`.
 """
 
 import tempfile
@@ -42,7 +42,7 @@ def load_csv(reference: Reference) -> Dataset:
 
 
 gelato.register_source(
-    "csv",
+    "own-csv",
     load_csv,
     options=("separator", "environment"),
     is_path=True,
@@ -69,7 +69,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.csv"
         write_log(log)
-        dataset = gelato.load(f"csv:{log}")
+        dataset = gelato.load(f"own-csv:{log}")
         summary = gelato.summarise(dataset)
         print(summary["transitions"], "transitions in", summary["episodes"], "episodes")
         gelato.train(dataset, Path(folder) / "run", "bc", preset="small")

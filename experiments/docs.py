@@ -131,11 +131,46 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "× stochman": "{times_stochman:.1f}",
         }
     ),
+    "geometry_reliability": _rows(
+        {
+            "manifold": "{manifold}",
+            "pairs": "{pairs:d} {range}",
+            "tolerance": "{tolerance:.0e}",
+            "below the estimate": "{covered:.1%}",
+            "estimate / error": "{median_ratio:.1f}",
+            "converged": "{converged:.1%}",
+            "of these wrong": "{wrong:.1%}",
+            "median error": "{median_error:.1e}",
+            "largest": "{largest_error:.1e}",
+            "largest, converged": "{largest_error_converged:.1e}",
+        }
+    ),
+    "geometry_matrix": _rows(
+        {
+            "solver": "{solver}",
+            "d": "{dimension:d}",
+            "CPU hours": "{cpu_hours:.2f}",
+            "additional memory": "{additional_gib:.2f} GiB",
+        }
+    ),
+    "geometry_peers": _rows(
+        {
+            "manifold": "{manifold}",
+            "solver": "{solver}",
+            "pairs per CPU second": "{per_cpu_second:,.0f}",
+            "median error": "{median_error:.1e}",
+            "95% error": "{p95_error:.1e}",
+            "× GEORCE": "{times_georce:.1f}",
+        }
+    ),
     "uncertainty": tables.uncertainty_table,
     "driving_uncertainty": tables.uncertainty_table,
     "penalty_weights": tables.penalty_weight_table,
     "known_answers": tables.known_answers_table,
     "selection": tables.selection_table,
+    "selection_choices": tables.choices_table,
+    "selection_driving": tables.selection_table,
+    "selection_driving_choices": tables.choices_table,
     "own_log": tables.own_log_table,
     "own_log ranking": tables.own_log_ranking,
     "tried": tables.settings_table,
@@ -191,7 +226,6 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
                 "out of distribution": "{foreign_trusted:.0%}",
                 "MB": "{megabytes:.1f}",
                 "median, ms": "{median_ms:.2f}",
-                "99%, ms": "{p99_ms:.2f}",
                 "99% of computing, ms": "{p99_computing_ms:.2f}",
                 "U differs by": "{penalty_difference:.0e}",
                 "on": "{device}",
@@ -219,8 +253,9 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
 
 
 def list_pages(root: Path) -> list[Path]:
-    """List the README and every page of the docs."""
-    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    """List the README and every page of the docs that people write (tutorials make their pages)."""
+    pages = sorted((root / "docs").rglob("*.md"))
+    return [root / "README.md", *(page for page in pages if page.parent.name != "tutorials")]
 
 
 def main(root: Path) -> None:

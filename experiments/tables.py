@@ -174,6 +174,46 @@ def selection_table(records: Sequence[Record]) -> str:
     return markdown_table(columns, rows)
 
 
+def choices_table(records: Sequence[Record]) -> str:
+    """Write what `select` chose and said for each dataset, and what turned out to be true."""
+    rows = []
+    for record in records:
+        values = {name: float(value or 0) for name, value in record.items() if _is_number(value)}
+        form = "{:,.1f}" if abs(values["data_return"]) < 1_000 else "{:,.0f}"
+        numbers = {name: form.format(value) for name, value in values.items()}
+        interval = "unbounded"
+        if record["low"] is not None and record["high"] is not None:
+            interval = f"{numbers['low']} to {numbers['high']}"
+        share = values["select_seconds"] / values["train_seconds"]
+        rows.append(
+            (
+                str(record["dataset"]),
+                f"{numbers['data_return']} ({numbers['data_low']} to {numbers['data_high']})",
+                f"{record['method']}, seed {record['seed']}",
+                f"{numbers['estimate']} ({interval})",
+                str(record["verdict"]),
+                f"{numbers['return']} ± {form.format(1.96 * values['return_error'])}",
+                f"{numbers['mean_return']} / {numbers['best_return']}",
+                f"{share:.0%}",
+            )
+        )
+    columns = (
+        "dataset",
+        "logged return",
+        "chosen of the grid",
+        "estimated return",
+        "verdict",
+        "true return",
+        "grid: mean / best",
+        "time of select / train",
+    )
+    return markdown_table(columns, rows)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def own_log_table(records: Sequence[Record]) -> str:
     """Write the estimated and the true return of every policy of a user's own log."""
     rows = []
@@ -359,7 +399,7 @@ def chaos_table(records: list[Record]) -> str:
     kills = late = trials = faults = 0
     for record in records:
         kind, where = str(record["kind"]), str(record["where"])
-        if kind == "broken copy":
+        if kind in ("broken copy", "time"):
             continue
         count = counts.setdefault((kind, where), [0, 0])
         count[0] += int(record["trials"] or 0)
@@ -374,16 +414,13 @@ def chaos_table(records: list[Record]) -> str:
     ]
     rows.append(("**all**", "", f"{trials:,}", f"{faults:,}"))
     table = markdown_table(["disturbance", "command and stage", "trials", "faults"], sorted(rows))
-    sittings = {
-        (record["seed"], record["machine"], record["hours"])
-        for record in records
-        if record["kind"] != "broken copy"
-    }
     lines = [table]
     if kills:
         lines.append(f"\n{kills:,} kills, {late / kills:.0%} of them after the first checkpoint.\n")
-    for seed, machine, hours in sorted(sittings, key=str):
-        lines.append(f"Seed {seed}: {machine}, {hours} hours.\n")
+    for record in select(records, kind="time"):
+        seconds = record["seconds"]
+        took = "time not recorded" if seconds is None else f"{float(seconds) / 3600:.2f} hours"
+        lines.append(f"Seed {record['seed']}: {record['where']}, {took}.\n")
     return "".join(lines)
 
 

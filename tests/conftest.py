@@ -1,23 +1,14 @@
 """Settings and fixtures of all tests: Minari stores of their own, and recorded files if present."""
 
-import os
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-# Tests spend most of their time compiling programs that then run for a moment. So compile without
-# optimisation, and cache compiled programs for all processes. JAX reads these variables when it
-# starts.
-_QUICK = ["backend_optimization_level=0", "llvm_disable_expensive_passes=true"]
-if version("jaxlib") < "0.11":  # Later versions of XLA refuse this flag.
-    _QUICK.append("cpu_use_fusion_emitters=false")
-os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in _QUICK))
-os.environ.setdefault(
-    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax")
-)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+from experiments.quick_jax import compile_quickly
+
+# Tests spend most of their time compiling programs that then run for a moment.
+compile_quickly(Path(__file__).parents[1] / ".pytest_cache" / "jax")
 
 # A worker runs one file at a time. Files with a long preparation go first, so that no worker starts
 # one of them at the end.

@@ -153,7 +153,16 @@ def test_help_teaches(capsys, monkeypatch):
 
 COMMANDS = (
     "",
-    *("data", "data list", "data make", "data info", "data import", "model", "model fit"),
+    *(
+        "data",
+        "data list",
+        "data make",
+        "data info",
+        "data check",
+        "data import",
+        "model",
+        "model fit",
+    ),
     *("model check", "uncertainty", "trust", "train", "methods", "settings", "select"),
     *("evaluate", "table", "export", "figure", "report"),
 )

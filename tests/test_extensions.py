@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import examples.own_log  # noqa: F401 - registers the source `csv`
+import examples.own_log  # noqa: F401 - registers the source `own-csv`
 import gelato
 from examples import own_penalty, own_task
 from gelato.cli import main
@@ -27,7 +27,7 @@ def write_cart_log(path: Path) -> None:
 def train_cart(tmp_path: Path) -> Callable[[str], list[gelato.runs.Record]]:
     """Return a function that trains the user's penalty in both spaces, two seeds each."""
     write_cart_log(tmp_path / "cart.csv")
-    reference = f"csv:{tmp_path / 'cart.csv'},environment={own_task.CART.environment}"
+    reference = f"own-csv:{tmp_path / 'cart.csv'},environment={own_task.CART.environment}"
     dataset = gelato.load(reference)
     parts = own_penalty.choose_tiny_parts(dataset)
     parts = replace(parts, sac=replace(parts.sac, hidden=(16,), updates=6, epoch=2, branches=8))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 PACKAGES = (
     "gelato",
     "gelato.agents",
@@ -25,6 +26,32 @@ PACKAGES = (
     "gelato.training",
     "gelato.uncertainty",
 )
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_package_has_a_page_in_the_api_reference(name: str) -> None:
+    page = ROOT / "docs" / "api" / f"{name.rpartition('.')[2]}.md"
+    assert f"::: {name}\n" in page.read_text()
+
+
+def test_the_list_of_packages_is_complete() -> None:
+    # `cli` has commands, not names.
+    found = {path.parent.name for path in (ROOT / "src" / "gelato").glob("*/__init__.py")} - {"cli"}
+    assert {name.rpartition(".")[2] for name in PACKAGES} == found | {"gelato"}
+
+
+def test_the_check_of_the_site_finds_missing_entries_and_foreign_scripts(tmp_path: Path) -> None:
+    pytest.importorskip("griffe", reason="needs the extra docs")
+    from experiments.check_site import find_problems
+
+    (tmp_path / "api").mkdir()
+    page = tmp_path / "api" / "data.html"
+    page.write_text('<h2 id="gelato.data.load"></h2><script src="https://example.org/a.js">')
+    problems = find_problems(tmp_path, ROOT / "src")
+    assert f"gelato.data.split: has no entry on {page}" in problems
+    assert not any(problem.startswith("gelato.data.load:") for problem in problems)
+    assert "api/data.html: loads something from another host" in problems
+    assert any(problem.startswith("gelato.geometry: has no page") for problem in problems)
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -27,7 +27,7 @@ from gelato.model import training
 from gelato.policy.encoded_env import EncodedEnv
 from gelato.report.policy_table import gather
 from gelato.runs import loop
-from gelato.runs.loggers import mirror
+from gelato.runs.folder import Run
 from gelato.training import group as group_training
 from gelato.training.environment import pessimistic_env
 from gelato.training.method import Method, find_family, group_methods
@@ -45,6 +45,7 @@ from gelato.training.presets import (
     vary_method,
 )
 from gelato.training.train import train
+from tests.runs.test_loggers import read_tensorboard
 
 AGENT = SAC(hidden=(8,), batch_size=8, updates=6, epoch=2, branches=4, horizon=2, replay=16)
 METHODS = tuple(list_methods())
@@ -95,7 +96,7 @@ def run_methods(dataset: Dataset, run: Path, parts: Parts, *names: str, **option
 @pytest.fixture(scope="module")
 def finished(dataset: Dataset, parts: Parts, tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "all"
-    run_methods(dataset, run, parts, *METHODS, tensorboard=True)
+    run_methods(dataset, run, parts, *METHODS, log="tensorboard")
     return run
 
 
@@ -322,18 +323,17 @@ def test_the_scales_of_penalties_are_kept_in_the_run(finished: Path) -> None:
     )
 
 
-def test_metrics_are_there_for_tensorboard_too(finished: Path) -> None:
-    runs = {path.parent.name for path in (finished / "tensorboard").glob("*/events*")}
-    assert {"gelato-0", "gelato-1", "bc-1"} <= runs
-
-
-def test_what_was_logged_last_is_there_when_training_is_interrupted(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), mirror(tmp_path) as write:
-        for step in range(20):
-            write([{"step": step, "method": "bc", "seed": 0, "loss": 1.5}])
-        raise KeyboardInterrupt
-    (events,) = (tmp_path / "bc-0").glob("events*")
-    assert events.read_bytes().count(b"loss") == 20
+def test_tensorboard_has_the_numbers_of_every_policy(finished: Path) -> None:
+    found, dropped = read_tensorboard(finished / "tensorboard")
+    expected = {}
+    for path in (finished / "policies").glob("*/metrics.csv"):
+        for row in Run(path.parent).metrics:
+            for metric in row.keys() - {"method", "seed", "step"}:
+                if row[metric]:
+                    series = f"{row['method']}-{row['seed']}"
+                    expected[series, metric, int(row["step"])] = float(row[metric])
+    assert len(expected) > 200 and dropped == 0
+    assert found == pytest.approx(expected)
 
 
 def test_the_mdp_of_a_run_is_an_environment_for_others(finished: Path, dataset: Dataset) -> None:

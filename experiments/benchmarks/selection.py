@@ -5,13 +5,16 @@ python experiments/benchmarks/selection.py --dataset halfcheetah-medium --out ru
 One dataset per process: train a grid of λ × fraction of real data × seeds in one program without
 any evaluation, estimate all policies from the log alone, select one, and only then measure true
 returns, which nothing else reads. Repeat the command to resume: finished stages are read from
-`--runs`, or unpacked from `--out` if that folder is elsewhere by now. `--minutes` stops in time and
-keeps a checkpoint. `--merge OUT...` writes the records of such folders to results/selection.json.
+`--runs`, or unpacked from `--out` if that folder is elsewhere by now. `--minutes` stops in time.
+`--merge OUT...` writes the records of such folders to results/selection.json, and the choices to
+results/selection_choices.json. experiments/README.md has the commands of all datasets.
 
-The folder `--out` holds at most eight files of 16 MiB:
+The folder `--out` is written after every stage. It holds at most eight files of 16 MiB, 60 in all:
 
 records.json       one record per policy and estimator
-selection.json     what `select` chose and said, with durations
+choice.json        the chosen policy, the verdict, the truth, and the durations
+selection.json     all that `select` said
+seconds.json       durations of the stages, summed over all calls
 run-0.part, ...    the run folder without checkpoints, as parts of one archive
 """
 
@@ -23,11 +26,16 @@ import signal
 import tarfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.tables import selection_table
+import numpy as np
+from jaxtyping import Float
+
+from experiments.mopo import recording
+from experiments.tables import choices_table, selection_table
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
 from gelato.policy.evaluate import open_evaluator
@@ -40,13 +48,13 @@ from gelato.selection.temporal import TemporalConfig
 from gelato.tasks.task import normalise_score
 from gelato.training.method import Method
 from gelato.training.policies import environment_for, trained_policies
-from gelato.training.presets import Parts, choose_parts, make_method, vary_method
+from gelato.training.presets import Parts, choose_parts, make_grid
 from gelato.training.train import train
 
 RESULTS = Path(__file__).parents[2] / "results" / "selection.json"
 KEYS = ("dataset", "method", "penalty_weight", "real_fraction", "seed", "estimator")
 WEIGHTS, FRACTIONS = (0.3, 1.0, 3.0, 10.0, 30.0), (0.05, 0.5)
-_PART_BYTES, _MOST_PARTS = 15 * 2**20, 5
+_PART_BYTES, _MOST_PARTS = 15 * 2**20, 3
 
 
 def main() -> None:
@@ -56,6 +64,12 @@ def main() -> None:
     )
     parser.add_argument("--dataset", help="a name of `gelato data list`, or any reference")
     parser.add_argument("--name", help="of the dataset in records; default: the reference")
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        help="record new data with these weights of a D4RL policy; --dataset is the environment",
+    )
+    parser.add_argument("--transitions", type=int, default=1_000_000, help="with --policy")
     parser.add_argument("--runs", type=Path, default=Path("runs/selection"))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
@@ -83,31 +97,32 @@ def main() -> None:
     _unpack(arguments.out, folder)
     clock = _Clock(arguments.out)
     with clock.measure("data"):
-        dataset = load(arguments.dataset)
-    with clock.measure("train"):
+        dataset = _load(arguments)
+    with _packing(folder, arguments.out), clock.measure("train"):
         _train(arguments, dataset, folder)
-    _pack(folder, arguments.out)
-    with clock.measure("select"):
+    with _packing(folder, arguments.out), clock.measure("select"):
         found = select(folder, settings=_choose_select_settings(arguments, folder), data=dataset)
-    _pack(folder, arguments.out)
+    described = found.describe()
+    described.pop("policies")
+    _write_json(arguments.out / "selection.json", described)
     # From here on true returns are measured; nothing above reads them.
     with clock.measure("evaluate"):
         returns = _measure_returns(arguments, folder)
-    records = make_records(name, found, returns, dataset)
+    means = {policy: float(values.mean()) for policy, values in returns.items()}
+    records = make_records(name, found, means, dataset)
     write_records(arguments.out / "records.json", records)
-    described = {**found.describe(), "seconds": clock.seconds, "device": device()}
-    described.pop("policies")
-    (arguments.out / "selection.json").write_text(json.dumps(described, indent=2) + "\n")
+    choice = describe_choice(name, found, returns, dataset, clock.seconds)
+    _write_json(arguments.out / "choice.json", choice)
     print(selection_table(records))
-    print(f"chosen: {found.chosen.method}, seed {found.chosen.seed}: {found.verdict}")
-    print({stage: round(seconds) for stage, seconds in clock.seconds.items()}, flush=True)
+    print(choices_table([choice]), flush=True)
 
 
 def make_methods(
     parts: Parts, weights: Sequence[float] = WEIGHTS, fractions: Sequence[float] = FRACTIONS
 ) -> list[Method]:
-    """Make the grid: one recipe for all tasks."""
-    return vary_method(make_method("gelato", parts), tuple(weights), tuple(fractions))
+    """Make the grid: one recipe for all tasks. Driving uses no fraction of real data."""
+    changed = replace(parts, penalty_weights=tuple(weights), real_fractions=tuple(fractions))
+    return make_grid("gelato", changed)
 
 
 def make_records(
@@ -142,11 +157,66 @@ def make_records(
     return records
 
 
+def describe_choice(
+    name: str,
+    found: Selection,
+    returns: Mapping[tuple[str, int], Float[np.ndarray, " episodes"]],
+    dataset: Dataset,
+    seconds: Mapping[str, float],
+) -> Record:
+    """Return what `select` chose and said, next to the true returns and the durations."""
+    chosen, estimate, behaviour = found.chosen, found.estimate, found.behaviour
+    true = returns[chosen.method, chosen.seed]
+    means = [float(values.mean()) for values in returns.values()]
+    return {
+        "dataset": name,
+        "policies": len(found.ranking),
+        "method": chosen.method,
+        "seed": chosen.seed,
+        "penalty_weight": chosen.penalty_weight,
+        "real_fraction": chosen.real_fraction,
+        "verdict": found.verdict,
+        "reason": found.reasons[0],
+        "estimate": estimate.estimate,
+        "low": estimate.low,
+        "high": estimate.high,
+        "data_return": behaviour.mean,
+        "data_low": behaviour.low,
+        "data_high": behaviour.high,
+        "data_episodes": behaviour.episodes,
+        "data_score": normalise_score(dataset.environment, behaviour.mean),
+        "outside_share": found.outside_share,
+        "agreement": found.agreement,
+        "return": float(true.mean()),
+        "return_error": float(true.std(ddof=1) / np.sqrt(len(true))),
+        "episodes": len(true),
+        "score": normalise_score(dataset.environment, float(true.mean())),
+        "mean_return": float(np.mean(means)),
+        "best_return": max(means),
+        "best_score": normalise_score(dataset.environment, max(means)),
+        "train_seconds": round(seconds["train"], 1),
+        "select_seconds": round(seconds["select"], 1),
+        "device": device(),
+    }
+
+
 def merge(folders: Sequence[Path], results: Path) -> None:
-    """Merge the records of several datasets into one file, and print the table."""
+    """Merge the records and choices of several datasets into two files, and print the tables."""
+    choices = results.with_name(f"{results.stem}_choices.json")
     for folder in folders:
         merge_records(results, read_records(folder / "records.json"), KEYS)
+        choice: Record = json.loads((folder / "choice.json").read_text())
+        merge_records(choices, [choice], ("dataset",))
     print(selection_table(read_records(results)))
+    print(choices_table(read_records(choices)))
+
+
+def _load(arguments: argparse.Namespace) -> Dataset:
+    if arguments.policy is None:
+        return load(arguments.dataset)
+    weights = recording.read_policy(arguments.policy)
+    workers = arguments.workers or os.cpu_count() or 1
+    return recording.record(arguments.dataset, weights, arguments.transitions, workers)
 
 
 def _train(arguments: argparse.Namespace, dataset: Dataset, folder: Path) -> None:
@@ -158,7 +228,8 @@ def _train(arguments: argparse.Namespace, dataset: Dataset, folder: Path) -> Non
         sac = replace(parts.sac, hidden=(16,), batch_size=16, branches=20, replay=500, epoch=50)
         parts, settings = replace(parts, sac=sac), replace(settings, points=500)
     if arguments.updates is not None:
-        parts = replace(parts, sac=replace(parts.sac, updates=arguments.updates))
+        ppo = None if parts.ppo is None else replace(parts.ppo, updates=arguments.updates)
+        parts = replace(parts, sac=replace(parts.sac, updates=arguments.updates), ppo=ppo)
     if arguments.model_updates is not None:
         updates = arguments.model_updates
         model = replace(parts.latent.model, updates=updates, variance_updates=updates // 5)
@@ -177,20 +248,33 @@ def _choose_select_settings(arguments: argparse.Namespace, folder: Path) -> Sele
     return settings
 
 
-def _measure_returns(arguments: argparse.Namespace, folder: Path) -> dict[tuple[str, int], float]:
+def _measure_returns(
+    arguments: argparse.Namespace, folder: Path
+) -> dict[tuple[str, int], Float[np.ndarray, " episodes"]]:
     """Run every policy in the real environment, or read the returns measured before."""
     path = folder / "true_returns.json"
     policies = trained_policies(folder)
     if not path.exists():
         with open_evaluator(environment_for(policies[0]), arguments.workers) as evaluate:
             found = evaluate([each.policy for each in policies], arguments.episodes)
-        with write_atomically(path) as partial:
-            partial.write_text(json.dumps([evaluation.mean for evaluation in found]))
+        _write_json(path, [evaluation.returns.tolist() for evaluation in found])
     returns = json.loads(path.read_text())
-    return {
-        (each.method, each.seed): float(value)
-        for each, value in zip(policies, returns, strict=True)
-    }
+    measured = zip(policies, returns, strict=True)
+    return {(each.method, each.seed): np.array(values) for each, values in measured}
+
+
+def _write_json(path: Path, value: object) -> None:
+    with write_atomically(path) as partial:
+        partial.write_text(json.dumps(value, indent=2) + "\n")
+
+
+@contextmanager
+def _packing(folder: Path, out: Path) -> Iterator[None]:
+    """Pack the run when a stage ends, also if `--minutes` stopped it: fitted models are kept."""
+    try:
+        yield
+    finally:
+        _pack(folder, out)
 
 
 def _pack(folder: Path, out: Path) -> None:

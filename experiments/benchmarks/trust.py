@@ -32,6 +32,7 @@ from gelato.model.training import FittedModel, fit_model
 from gelato.policy.deploy import deploy
 from gelato.policy.onnx_export import export_guarded, measure_latency
 from gelato.runs.records import Record, device, merge_records
+from gelato.tasks.driving import DRIVING_TASKS
 from gelato.training.presets import choose_parts
 from gelato.uncertainty.bounds import (
     Predicted,
@@ -55,8 +56,8 @@ PARTS = ("bounds", "actions", "prototypes")
 ROWS, CLASSIFIER_ROWS = 4_000, 100_000
 PROTOTYPES = (300, 1_000, 3_000, 10_000, 30_000)
 PENALTIES = ("guard", "unusual-action", "euclidean", "geodesic", "transport")
-DRIVING = "highway-fast"
 NAMES = ("pendulum", "hopper-medium", "walker2d-medium", "halfcheetah-medium", "four-rooms")
+DRIVING = tuple(task.name for task in DRIVING_TASKS)
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    known = (*NAMES, DRIVING, f"{DRIVING},episodes=5")
+    known = (*NAMES, *DRIVING, *(f"{name},episodes=5" for name in DRIVING))
     parser.add_argument("datasets", nargs="*", default=list(known), help="of " + " ".join(known))
     parser.add_argument("--small", action="store_true", help="small models and 100,000 transitions")
     parser.add_argument("--updates", type=int, help="of the model; default: the preset's")
+    parser.add_argument("--episodes", type=int, default=200, help="recorded of driving tasks")
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--pendulum", type=Path, default=RECORDED, help="folder of the recordings")
@@ -85,7 +87,9 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     arguments = parser.parse_args()
     for name in arguments.datasets:
-        case = make_case(name, small=arguments.small, pendulum=arguments.pendulum)
+        case = make_case(
+            name, small=arguments.small, pendulum=arguments.pendulum, episodes=arguments.episodes
+        )
         config = choose_parts(
             case.fitted_to, "small" if arguments.small else "default"
         ).latent.model
@@ -115,20 +119,23 @@ def _keep(rows: list[Record], size: Record, path: Path, keys: Sequence[str]) -> 
         print(row, flush=True)
 
 
-def make_case(name: str, *, small: bool, pendulum: Path) -> Case:
-    """Load or make the data of a case."""
+def make_case(name: str, *, small: bool, pendulum: Path, episodes: int = 200) -> Case:
+    """Load or make the data of a case. `episodes` is for driving tasks, to fit and as new ones."""
     if name == "pendulum":
         return _make_pendulum(pendulum)
-    if name.startswith(DRIVING):
-        episodes = 5 if "=" in name else 200
-        fitted_to = load(f"{DRIVING},episodes={episodes}")
-        new = load(f"{DRIVING},episodes=200,seed=1").transitions
+    task, _, few = name.partition(",episodes=")
+    if task in DRIVING:
+        fitted_to = load(f"{task},episodes={few or episodes}")
+        new = load(f"{task},episodes={episodes},seed=1").transitions
         return Case(name, fitted_to, new, {})
     if name == "four-rooms":
         new = load("four-rooms,transitions=4000,seed=1").transitions
         return Case(name, load("four-rooms"), new, {})
-    size, fresh = (100_000, 100_000) if small else (1_000_000, 300_000)
     task = name.split("-")[0]
+    size, fresh = (100_000, 100_000) if small else (1_000_000, 300_000)
+    if task == "halfcheetah" and small:
+        # Its episodes have 1,000 steps: 200 episodes, half of them for calibration.
+        fresh = 200_000
     return Case(
         name,
         load(f"{name},transitions={size}"),

@@ -1,14 +1,14 @@
 """GELATO: offline reinforcement learning that knows where its model can be trusted.
 
->>> import gelato
->>> data = gelato.load("hopper-medium")
+import gelato
+
+data = gelato.load("hopper-medium")
 """
 
 from typing import TYPE_CHECKING
 
 from gelato.errors import InputError
 from gelato.lazy import import_on_use
-from gelato.tasks import Task, register_task
 
 if TYPE_CHECKING:
     from gelato.data.columns import make_dataset
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from gelato.policy.evaluate import evaluate_policy
     from gelato.report.figures import register_figure
     from gelato.report.page.write import write_report
+    from gelato.runs.loggers import Logger, register_logger
     from gelato.selection.select import select
+    from gelato.tasks import Task, register_task
     from gelato.training.environment import pessimistic_env
     from gelato.training.method import Method
     from gelato.training.policies import evaluate_run, trained_policies
@@ -45,6 +47,7 @@ __all__ = [
     "EncodedEnv",
     "FittedModel",
     "InputError",
+    "Logger",
     "Method",
     "Parts",
     "Standardiser",
@@ -64,6 +67,7 @@ __all__ = [
     "make_method",
     "pessimistic_env",
     "register_figure",
+    "register_logger",
     "register_method",
     "register_penalty",
     "register_source",
@@ -77,7 +81,8 @@ __all__ = [
     "write_report",
 ]
 
-# Names are imported on first use, so that workers and `gelato --help` do not wait for JAX.
+# Names are imported on first use, so that workers and `gelato --help` do not wait for JAX, and
+# `gelato.geometry` can be used alone.
 _HOMES = {
     "load": "gelato.data.reference",
     "make_dataset": "gelato.data.columns",
@@ -94,8 +99,12 @@ _HOMES = {
     "EncodedEnv": "gelato.policy.encoded_env",
     "evaluate_policy": "gelato.policy.evaluate",
     "register_figure": "gelato.report.figures",
+    "Logger": "gelato.runs.loggers",
+    "register_logger": "gelato.runs.loggers",
     "write_report": "gelato.report.page.write",
     "select": "gelato.selection.select",
+    "Task": "gelato.tasks",
+    "register_task": "gelato.tasks",
     "pessimistic_env": "gelato.training.environment",
     "Method": "gelato.training.method",
     "Parts": "gelato.training.presets",

@@ -12,7 +12,7 @@ from gelato.agents.agent import View
 from gelato.agents.cloning import Cloning
 from gelato.agents.networks import Critic
 from gelato.agents.replay import Experience, pack, unpack
-from gelato.agents.sac import SAC, SACState, compute_minimum_value
+from gelato.agents.sac import SAC, SACState, estimate_value
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset, Transitions
 from gelato.dynamics.fit import PenaltySettings
@@ -83,7 +83,7 @@ def values(rows: Experience, **changes: float) -> np.ndarray:
     for _ in range(AGENT.updates // AGENT.epoch):
         states, _ = train_block(population, states, agent=AGENT, updates=AGENT.epoch)
     critics = jax.tree.map(lambda x: x[0, 0] if eqx.is_array(x) else x, states.networks.critics)
-    return np.asarray(compute_minimum_value(critics, rows.latents, rows.actions))
+    return np.asarray(estimate_value(critics, rows.latents, rows.actions))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_the_lesser_of_the_critics_counts() -> None:
     ]
     assert (each[0] < each[1]).any() and (each[1] < each[0]).any()
     np.testing.assert_allclose(
-        compute_minimum_value(critics, z, a), np.minimum(*map(np.asarray, each)), rtol=1e-5
+        estimate_value(critics, z, a), np.minimum(*map(np.asarray, each)), rtol=1e-5
     )
 
 

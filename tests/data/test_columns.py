@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gelato.data.columns import Columns, assemble
-from gelato.data.files import load_d4rl, load_file
 from gelato.data.reference import load
 from gelato.data.spaces import Continuous, Discrete
 from gelato.errors import InputError
@@ -145,7 +144,7 @@ def test_a_file_gives_back_what_was_written(tmp_path_factory, log, suffix, with_
         with h5py.File(path, "w") as file:
             for name, array in arrays.items():
                 file[name] = array
-    transitions = load_file(path)
+    transitions = load(f"file:{path}").transitions
     check_episodes(transitions, log, successors=with_successors)
     assert isinstance(transitions.action_space, Discrete if log.discrete else Continuous)
 
@@ -153,9 +152,8 @@ def test_a_file_gives_back_what_was_written(tmp_path_factory, log, suffix, with_
 def test_other_names_are_mapped(tmp_path):
     path = tmp_path / "log.npz"
     np.savez(path, sensors=np.zeros((3, 2)), torque=np.zeros((3, 1)), gain=np.ones(3))
-    transitions = load_file(
-        path, {"observations": "sensors", "actions": "torque", "rewards": "gain"}
-    )
+    names = "observations=sensors,actions=torque,rewards=gain"
+    transitions = load(f"file:{path},{names}").transitions
     assert len(transitions) == 3 and len(transitions.episode_slices) == 1
 
 
@@ -263,23 +261,23 @@ def test_a_cut_or_foreign_file_is_refused(tmp_path):
         file["observations"] = np.zeros((1000, 3))
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(InputError, match=r"log\.hdf5: not a readable HDF5 file"):
-        load_d4rl(path)
+        load(f"d4rl:{path}")
     text = tmp_path / "log.npz"
     text.write_text("not an archive")
     with pytest.raises(InputError, match=r"log\.npz: not a readable \.npz file"):
-        load_file(text)
+        load(f"file:{text}")
     with pytest.raises(InputError, match="no such file"):
-        load_file(tmp_path / "absent.npz")
+        load(f"file:{tmp_path / 'absent.npz'}")
     with pytest.raises(InputError, match="unknown file type"):
-        (tmp_path / "log.csv").touch()
-        load_file(tmp_path / "log.csv")
+        (tmp_path / "log.txt").touch()
+        load(f"file:{tmp_path / 'log.txt'}")
 
 
 def test_a_single_array_is_not_an_archive(tmp_path):
     np.save(tmp_path / "log.npy", np.zeros(3))
     (tmp_path / "log.npy").rename(tmp_path / "log.npz")
     with pytest.raises(InputError, match=r"a single array, not an .npz archive"):
-        load_file(tmp_path / "log.npz")
+        load(f"file:{tmp_path / 'log.npz'}")
 
 
 @settings(deadline=None, max_examples=20)
@@ -297,16 +295,17 @@ def test_a_d4rl_file_gives_back_what_was_written(
         if with_timeouts or not with_successors:
             file["timeouts"] = columns.timeouts
         file["infos/qpos"], file["metadata/algorithm"] = np.zeros(3), "SAC"
-    check_episodes(load_d4rl(path), log, successors=with_successors)
+    check_episodes(load(f"d4rl:{path}").transitions, log, successors=with_successors)
 
 
 def test_a_missing_field_is_named_with_what_the_file_has(tmp_path):
     path = tmp_path / "log.npz"
     np.savez(path, observations=np.zeros((3, 2)), rewards=np.ones(3))
     with pytest.raises(
-        InputError, match="no field actions or action or acts; the file has observations, rewards"
+        InputError,
+        match="no field actions or action or acts or act; the file has observations, rewards",
     ):
-        load_file(path)
+        load(f"file:{path}")
 
 
 def plain(states):
@@ -320,7 +319,7 @@ def plain(states):
 def test_a_log_without_marks_of_its_ends_is_said_to_be_one_episode(tmp_path, capsys):
     np.savez(tmp_path / "log.NPZ.npz", **plain(np.arange(30.0)[:, None]))
     (tmp_path / "log.NPZ.npz").rename(tmp_path / "log.NPZ")
-    assert len(load_file(tmp_path / "log.NPZ").episode_slices) == 1
+    assert len(load(f"file:{tmp_path / 'log.NPZ'}").transitions.episode_slices) == 1
     assert (
         "no field marks the ends of episodes, so all 30 steps are one episode"
         in capsys.readouterr().err
@@ -334,7 +333,7 @@ def test_a_column_too_fine_for_single_precision_is_said(tmp_path, capsys):
         **plain(np.stack([fine, date], axis=1)),
         timeouts=np.arange(400) % 200 == 199,
     )
-    load_file(tmp_path / "log.npz")
+    load(f"file:{tmp_path / 'log.npz'}")
     told = " ".join(capsys.readouterr().err.split())
     assert (
         "observations: column 1 varies by 20," in told
@@ -348,10 +347,11 @@ def test_fields_may_lie_in_groups_of_a_file(tmp_path):
         for name, column in plain(np.arange(8.0)[:, None]).items():
             file[f"data/{name}"] = column
         file["data/timeouts"] = np.arange(8) % 4 == 3
-    names = {field: f"data/{field}" for field in ("observations", "actions", "rewards", "timeouts")}
-    assert len(load_file(tmp_path / "log.hdf5", names).episode_slices) == 2
+    fields = ("observations", "actions", "rewards", "timeouts")
+    options = ",".join(f"{field}=data/{field}" for field in fields)
+    assert len(load(f"file:{tmp_path / 'log.hdf5'},{options}").transitions.episode_slices) == 2
     with pytest.raises(InputError, match="the file has data/actions, data/observations"):
-        load_file(tmp_path / "log.hdf5")
+        load(f"file:{tmp_path / 'log.hdf5'}")
 
 
 def test_an_option_said_twice_is_refused():

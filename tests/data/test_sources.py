@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = dict(sources._SOURCES)
-    kept.pop("csv", None)  # Another test file may have imported examples/own_log.py.
+    kept.pop("own-csv", None)  # Another test file may have imported examples/own_log.py.
     monkeypatch.setattr(sources, "_SOURCES", kept)
 
 
@@ -87,8 +87,8 @@ def test_a_file_without_a_source_and_an_unknown_source_are_explained(
     Path("medium.npz").touch()
     with pytest.raises(InputError, match=r"medium.npz is a file; write file:medium.npz"):
         gelato.load("medium.npz")
-    with pytest.raises(InputError, match=r"unknown data source 'parquet'\. Write a dataset's name"):
-        gelato.load("parquet:log")
+    with pytest.raises(InputError, match=r"unknown data source 'excel'\. Write a dataset's name"):
+        gelato.load("excel:log")
 
 
 def test_processes_that_only_step_simulators_import_no_jax() -> None:
@@ -104,7 +104,7 @@ def test_the_command_line_imports_the_plugins_it_is_told_about(
     monkeypatch.setenv("GELATO_PLUGINS", str(ROOT / "examples" / "own_log.py"))
     log = tmp_path / "log.csv"
     log.write_text("s0,a0,reward,last\n1,0.5,1,0\n2,0.5,1,1\n3,0.5,1,0\n4,0.5,1,1\n")
-    main(["data", "info", f"csv:{log}", "--json"])
+    main(["data", "info", f"own-csv:{log}", "--json"])
     assert '"transitions": 4' in capsys.readouterr().out
     for value, message in (
         ("absent.py", "GELATO_PLUGINS: absent.py: no such file"),

@@ -128,7 +128,9 @@ def test_dictionary_observations_are_laid_side_by_side(store):
         observation_space=space,
         action_space=gymnasium.spaces.Box(-1, 1, (1,)),
     )
-    data = load("minari:other/dict-v0").transitions
+    dataset = load("minari:other/dict-v0")
+    data = dataset.transitions
+    assert dataset.state_names == ("goal[0]", "goal[1]", "phase[0]", "phase[1]", "phase[2]")
     np.testing.assert_array_equal(data.states, [[0.5, 0.5, 1, 0, 0], [0.5, 0.5, 0, 1, 0]])
 
 
@@ -301,7 +303,7 @@ def test_several_choices_as_observation_are_one_hot_each(store):
             "unknown option 'observation=obs'; did you mean observations",
         ),
         ("file:x.npz,transitions=5", "unknown option 'transitions=5'; file: takes observations"),
-        ("minari:a/b-v0,seed=1", "unknown option 'seed=1'; minari: takes no options"),
+        ("minari:a/b-v0,seed=1", "unknown option 'seed=1'; minari: takes reward"),
         ("log.npz,low=1", "for a file write file:log.npz,low=1"),
         ("file:x.npz,low=1", "needs both low= and high="),
         ("file:x.npz,low=1,high=0", "must lie below high=0"),

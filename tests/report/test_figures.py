@@ -32,11 +32,11 @@ SCRIPTS = {"four-rooms": four_rooms.main, "penalties": penalties.main}
 
 
 def figure(name: str, run, out, *more: str) -> None:
-    arguments = ["--run", str(run), "--out", str(out), *more]
+    arguments = ["--out", str(out), *more]
     if name in SCRIPTS:
-        SCRIPTS[name](arguments)
+        SCRIPTS[name](["--run", str(run), *arguments])
     else:
-        main(["figure", name, *arguments])
+        main(["figure", name, str(run), *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_a_figure_can_be_a_pdf(runs, tmp_path):
             "plane",
             "a.png",
             (),
-            "no figure is called 'four-room'; choose from data, rollouts, curve, embedding",
+            "no figure is called 'four-room'; choose from curves, data, rollouts, curve, embedding",
         ),
         ("curve", "plane", "a.jpeg", (), "must end in .png, .pdf or .svg"),
         ("curve", "plane", "absent/a.png", (), "does not exist"),

@@ -22,12 +22,27 @@ from experiments.known_answers import (
     shrink,
 )
 from gelato.data.transitions import Standardiser
+from gelato.errors import InputError
 from gelato.model.latent import Scaling
+from gelato.selection.cross_model import CrossModel
 from gelato.selection.evidence import Evidence, SelectSettings
 from gelato.selection.fqe import FittedQ
-from gelato.selection.importance import ImportanceWeighting, clone_densities, weigh_rows
+from gelato.selection.importance import (
+    ESTIMATORS,
+    ImportanceWeighting,
+    clone_densities,
+    weigh_log,
+    weigh_rows,
+)
 from gelato.selection.models import imagine_steps
-from gelato.selection.rollouts import Judge, RolloutConfig, begin_rollouts, continue_rollouts
+from gelato.selection.replay import measure_bias
+from gelato.selection.rollouts import (
+    Judge,
+    RolloutConfig,
+    Rollouts,
+    begin_rollouts,
+    continue_rollouts,
+)
 from gelato.selection.temporal import TemporalConfig, find_problem
 from gelato.selection.value import CommonValue, OwnValue, learn_values
 from gelato.uncertainty.penalty import AbstractPenalty, Nothing
@@ -138,8 +153,12 @@ def test_critics_that_diverge_are_reported(chain: System) -> None:
 def test_too_few_effective_episodes_make_importance_weighting_unusable(chain: System) -> None:
     evidence = make_evidence(chain)
     far = replace(evidence, policies=ChainPolicy(jnp.array([0.999])))
-    for estimates in ImportanceWeighting().estimate_all(far):
-        assert "effective episodes" in str(estimates[0].problem)
+    weighted = weigh_log(far)
+    for name in ESTIMATORS:
+        (estimate,) = ImportanceWeighting(name, weighted).estimate(far)
+        assert estimate.estimator == name and "effective episodes" in str(estimate.problem)
+    with pytest.raises(InputError, match="no estimator 'other'"):
+        ImportanceWeighting("other")
 
 
 def test_the_cloned_behaviour_policy_has_the_densities_of_the_recorded_one(chain: System) -> None:
@@ -149,3 +168,22 @@ def test_the_cloned_behaviour_policy_has_the_densities_of_the_recorded_one(chain
     np.testing.assert_allclose(np.exp(found).mean(), 0.5, atol=0.05)
     ratios = weigh_rows(chain.policies, log, log.log_densities)
     np.testing.assert_allclose(np.asarray(ratios)[2, :rows], 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_an_error_that_all_models_share_widens_the_interval(chain: System, shift: float) -> None:
+    """Models whose rewards are all too large agree; the log shows that they are wrong."""
+    log = record_log(chain, 100, key=jax.random.key(0))
+    wrong = ChainDynamics(chain.truth.moves, chain.truth.rewards + shift, chain.truth.end)
+    judges = [make_judge(wrong, Nothing(), 0.0, log)] * 3
+    bias = measure_bias(judges, log, key=jax.random.key(1))
+    everyone = np.ones(3, bool)
+    assert bias.proven(everyone) == pytest.approx(shift, abs=0.1)
+    steps = np.full((3, 5, 4), 10.0)
+    returns = np.broadcast_to(chain.values[:, None] + 10 * shift, steps.shape)
+    rollouts = Rollouts(returns, returns, 0 * steps, steps, 0 * steps, np.zeros((3, 5), bool))
+    evidence = Evidence(log, chain.policies, SelectSettings(), rollouts, bias=bias)
+    for estimate, value in zip(CrossModel().estimate(evidence), chain.values, strict=True):
+        assert estimate.low is not None and estimate.high is not None
+        assert estimate.high - estimate.low == pytest.approx(2 * estimate.details["widened"])
+        assert estimate.low - 1.5 <= value <= estimate.high

@@ -1,5 +1,6 @@
 """From a run to a verdict: ranking, reasons, files, refusals, and no environment."""
 
+import importlib
 import json
 import shutil
 from dataclasses import replace
@@ -20,17 +21,29 @@ from gelato.model.split import split_dataset
 from gelato.policy import evaluate
 from gelato.runs.folder import Run
 from gelato.selection import SelectSettings, TemporalConfig, find_selected, select
-from gelato.selection.budget import Trial, choose_arm
+from gelato.selection.budget import Trial, choose_arm, choose_trial
 from gelato.selection.cross_model import CrossModel
-from gelato.selection.estimate import Estimate, read_estimate
+from gelato.selection.estimate import Estimate, bound_next, read_estimate
 from gelato.selection.evidence import Evidence
 from gelato.selection.log import make_log
 from gelato.selection.models import split_in_halves
 from gelato.selection.policies import stack_policies
 from gelato.selection.rollouts import Rollouts
-from gelato.selection.run import Candidate
-from gelato.selection.select import Behaviour, judge, measure_behaviour, rank_candidates
-from gelato.selection.value import PathPenalty, measure_common_weight
+from gelato.selection.run import Candidate, RunEstimates
+from gelato.selection.select import (
+    Behaviour,
+    judge,
+    measure_behaviour,
+    pool_candidates,
+    rank_candidates,
+)
+from gelato.selection.value import (
+    HeadValues,
+    PathPenalty,
+    change_weight,
+    measure_common_weight,
+    value_under,
+)
 from gelato.training.policies import trained_policies
 from gelato.training.presets import (
     TrainSettings,
@@ -115,6 +128,8 @@ def selected(finished: Path) -> Path:
 
 def test_select_needs_no_environment_and_no_return(selected: Path) -> None:
     stored = json.loads((selected / "selection.json").read_text())
+    # Policies that were best in an environment do not exist, so none can be chosen.
+    assert not list(selected.rglob("best.npz"))
     assert len(stored["policies"]) == 6 and stored["real_episodes"] == 0
     verdicts = ("better than the data", "do not deploy", "not shown to be better")
     assert stored["verdict"] in verdicts and stored["reasons"]
@@ -260,11 +275,69 @@ def test_real_episodes_go_to_the_best_arm() -> None:
     assert low is not None and high is not None and low < 5.05 < high
 
 
-def test_a_budget_is_spent_in_the_real_environment(selected: Path, monkeypatch) -> None:
-    described = json.loads((selected / "run.json").read_text())
-    changed = {**described, "data": {**described["data"], "environment": "Pendulum-v1"}}
-    write_description(selected, changed)
-    found = select(selected, settings=SETTINGS, budget=6)
-    write_description(selected, described)
+def test_a_budget_is_spent_in_the_real_environment(selected: Path) -> None:
+    found = select(selected, settings=SETTINGS, budget=6, environment="Pendulum-v1")
     assert sum(len(trial.returns) for trial in found.trials) == 6
     assert found.estimate.estimator == "real episodes"
+    described = found.describe()["trials"]
+    assert sum(trial["details"]["episodes"] for trial in described) == 6
+    with pytest.raises(InputError, match="no effect without a budget"):
+        select(selected, settings=SETTINGS, environment="Pendulum-v1")
+
+
+def make_values(policies: int = 2) -> HeadValues:
+    rng = np.random.default_rng(0)
+    rewards, penalties = rng.normal(size=(policies, 4)), rng.uniform(1, 2, (policies, 4))
+    return HeadValues(rewards, penalties, [None] * policies)
+
+
+def test_a_value_under_another_weight_equals_the_one_made_with_that_weight() -> None:
+    values = make_values()
+    first = value_under(values, np.array([1.0, 1.0]), "value, common λ")
+    wanted = value_under(values, np.array([5.0, 5.0]), "value, common λ")
+    for made, other in zip(first, wanted, strict=True):
+        found = change_weight(made, 5.0)
+        assert found.estimate == pytest.approx(other.estimate)
+        assert (found.low, found.high) == pytest.approx((other.low, other.high))
+    members = values.rewards[-1] - 5.0 * values.penalties[-1]
+    low, high = bound_next(members, float(members.mean()))
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_policies_of_several_runs_are_compared_under_one_weight() -> None:
+    """Each run measured its own common weight; under it alone the order would be another."""
+    runs = []
+    for name, weight in (("first", 1.0), ("second", 9.0)):
+        (value,) = value_under(make_values(1), np.array([weight]), "value, common λ")
+        candidate = Candidate(Path(name), name, 0, 1.0, 0.05, (value,))
+        runs.append(RunEstimates((candidate,), "print", "data", weight, 2, 1.0))
+    candidates, weight = pool_candidates(runs)
+    assert weight == 5.0
+    first, second = (candidate.estimates[0] for candidate in candidates)
+    assert first == second and first.details["penalty_weight"] == 5.0
+
+
+def test_a_value_that_is_not_finite_is_read_as_such() -> None:
+    values = replace(make_values(1), rewards=np.full((1, 4), np.inf), problems=["diverged"])
+    with np.errstate(invalid="ignore"):
+        (made,) = value_under(values, np.ones(1), "value, common λ")
+    found = change_weight(read_estimate(made.describe()), 2.0)
+    assert not found.usable and found.problem == "diverged"
+
+
+def test_the_chosen_policy_has_most_real_episodes_not_the_luckiest() -> None:
+    candidate = make_candidate("x", 1.0, 1.0, Estimate("fqe", 1.0))
+    lucky, good = Trial(candidate, [9.0]), Trial(candidate, [5.0, 5.1, 5.2])
+    assert choose_trial([lucky, good]) is good
+
+
+def test_a_missing_environment_and_other_data_are_refused_before_any_estimate(
+    finished: Path, log_path: Path, monkeypatch
+) -> None:
+    module = importlib.import_module("gelato.selection.select")
+    monkeypatch.setattr(module, "estimate_run", refuse)
+    with pytest.raises(InputError, match="environment is unknown"):
+        select(finished, budget=3)
+    dataset = load(f"file:{log_path},low=-2,high=2")
+    with pytest.raises(InputError, match="was trained on other data"):
+        select(finished, data=replace(dataset, transitions=dataset.transitions[:40]))

@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from gelato.cli import main
+from gelato.cli.uncertainty import print_records
 from gelato.data.generate import run_episodes
 from gelato.data.recipes import Recipe
 from gelato.data.reference import load
@@ -244,3 +245,21 @@ def test_trust_refuses_a_file_it_cannot_write_before_any_work(
         main(["trust", "nowhere", "hopper-medium", "--out", str(tmp_path / where)])
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_shows_a_file_relative_to_the_current_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    record = {
+        "dataset": f"file:{tmp_path}/log.npz",
+        "model_seed": 0,
+        "penalty": "euclidean",
+        "shift": "held-out",
+        "truth": "held-out transitions",
+        "spearman": 0.5,
+        "auroc": None,
+        "microseconds": 3.0,
+    }
+    print_records([record])
+    printed = capsys.readouterr().out
+    assert "file:log.npz" in printed and str(tmp_path) not in printed
+    assert "0.50 / -" in printed

@@ -10,13 +10,18 @@ Ref = Annotated[
     arg(
         metavar="REF",
         help=(
-            "A dataset name (`gelato data list`), minari:ID, d4rl:PATH or file:PATH. "
-            "Options follow after commas, without spaces. Examples:\n"
+            "A dataset name (`gelato data list`), csv:PATH, parquet:PATH, lerobot:PATH, file:PATH, "
+            "d4rl:PATH or minari:ID. Options follow after commas, without spaces. Examples:\n"
             "hopper-medium,transitions=50000,seed=1\n"
             "intersection,episodes=20\n"
+            "csv:log.csv,observations=x*|speed,actions=torque,episode=run\n"
             "file:log.npz,observations=obs,low=-2,high=2"
         ),
     ),
+]
+RewardFile = Annotated[
+    Path | None,
+    arg(help="Python file with a function reward(states, actions, next_states)."),
 ]
 OptionalRef = Annotated[str | None, arg(metavar="REF")]
 MovedData = Annotated[
@@ -29,3 +34,8 @@ ModelRun = Annotated[
 Trainings = Annotated[
     tuple[Path, ...], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")
 ]
+
+
+def add_reward(reference: str, reward: Path | None) -> str:
+    """Return the reference with the user's reward function."""
+    return reference if reward is None else f"{reference},reward={reward}"

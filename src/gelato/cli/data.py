@@ -1,14 +1,18 @@
 """`gelato data`: see, make and import logged transitions."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.conf import Positional
 
-from gelato.cli.arguments import Ref
-from gelato.cli.output import check_picture, print_fields, print_json, print_table
+from gelato.cli.arguments import Ref, RewardFile, add_reward
+from gelato.cli.output import check_picture, print_fields, print_json, print_table, print_title
 from gelato.cli.parsing import Commands
+from gelato.progress import say
+
+if TYPE_CHECKING:
+    from gelato.data.transitions import Dataset
 
 data = Commands()
 
@@ -33,7 +37,7 @@ def list_() -> None:
     for source in list_sources().values():
         if source.name != NAMED:
             target = "PATH" if source.is_path else "ID"
-            options = ", ".join(source.options) or "-"
+            options = ", ".join(source.known_options)
             others.append((f"{source.name}:{target}", source.help, options))
     print_table(("other sources", "data", "options"), others)
 
@@ -74,8 +78,13 @@ def make(
 
 
 @data.command
-def info(reference: Positional[Ref], json: bool = False, plot: Path | None = None) -> None:
-    """Summarise a dataset: counts, episode lengths, returns, score, value ranges, episode ends.
+def info(
+    reference: Positional[Ref],
+    reward: RewardFile = None,
+    json: bool = False,
+    plot: Path | None = None,
+) -> None:
+    """Summarise a dataset: columns, counts, returns, value ranges, first rows, warnings.
 
     A named dataset that does not exist yet is generated first, which can take minutes.
 
@@ -84,13 +93,13 @@ def info(reference: Positional[Ref], json: bool = False, plot: Path | None = Non
         json: Print one JSON object and nothing else.
         plot: Also draw histograms and the states' distribution into this file (.png, .pdf or .svg).
     """
-    from gelato.data.reference import load
-    from gelato.data.summary import summarise
+    from gelato.data.quality import find_warnings
+    from gelato.data.summary import list_rows, summarise
     from gelato.report.references import shorten_reference
 
     check_picture(plot)
-    dataset = load(reference)
-    summary = summarise(dataset)
+    dataset = _load_to_inspect(add_reward(reference, reward))
+    summary = {**summarise(dataset), "warnings": find_warnings(dataset)}
     if plot is not None:
         from gelato.report.data_figure import draw_dataset
 
@@ -99,10 +108,55 @@ def info(reference: Positional[Ref], json: bool = False, plot: Path | None = Non
         print_json(summary)
     else:
         print_fields(shorten_reference(summary["reference"]), _format_summary(summary))
+        print_table(*list_rows(dataset))
+        for warning in summary["warnings"]:
+            say(f"warning: {warning}")
+
+
+@data.command
+def check(reference: Positional[Ref], reward: RewardFile = None, json: bool = False) -> None:
+    """Judge a dataset before training: is it enough, is it varied, what can a model learn?
+
+    Every topic gets a verdict (good, thin or missing), what was measured, and what to do. The
+    predictions of the next state and reward are tested on a fifth of the episodes: a model should
+    do better than least squares.
+
+    Args:
+        reference: The data.
+        json: Print one JSON object and nothing else.
+    """
+    from gelato.data.quality import find_warnings, judge_data
+    from gelato.report.references import shorten_reference
+
+    dataset = _load_to_inspect(add_reward(reference, reward))
+    findings, warnings = judge_data(dataset), find_warnings(dataset)
+    if json:
+        described = [finding.describe() for finding in findings]
+        print_json({"reference": dataset.reference, "findings": described, "warnings": warnings})
+        return
+    print_title(shorten_reference(dataset.reference))
+    rows = [(each.topic, each.verdict, each.measured) for each in findings]
+    print_table(("topic", "verdict", "measured"), rows)
+    for finding in findings:
+        if finding.advice:
+            say(f"{finding.topic}: {finding.advice}")
+    for warning in warnings:
+        say(f"warning: {warning}")
+
+
+def _load_to_inspect(reference: str) -> "Dataset":
+    """Load data; rewards that are missing are a warning here and an error in other commands."""
+    from gelato.data.fields import MissingRewardsError
+    from gelato.data.reference import load
+
+    try:
+        return load(reference)
+    except MissingRewardsError:
+        return load(f"{reference},rewards=none")
 
 
 @data.command(name="import")
-def import_(reference: Positional[Ref], name: str) -> None:
+def import_(reference: Positional[Ref], name: str, reward: RewardFile = None) -> None:
     """Copy a dataset into Minari's store, where any Minari program can open it.
 
     Minari stores the successor of every step, so steps without one are skipped.
@@ -115,6 +169,7 @@ def import_(reference: Positional[Ref], name: str) -> None:
     from gelato.data.reference import load
 
     dataset_id = store.check_id(name)
+    reference = add_reward(reference, reward)
     dataset = load(reference)
     written = store.write_transitions(
         dataset_id, dataset, description=f"Imported from {Path(reference).name}."
@@ -151,7 +206,8 @@ def _format_summary(summary: dict[str, Any]) -> dict[str, str]:
         return f"{mean:{form}} ± {std:{form}} (from {low:{form}} to {high:{form}})"
 
     score, space = summary["normalised_score"], summary["actions"]
-    fields = {
+    columns = {f"{field} =": ", ".join(names) for field, names in summary["columns"].items()}
+    fields = columns | {
         "environment": _describe_environment(summary["environment"]),
         "transitions": f"{summary['transitions']:,} in {summary['episodes']:,} episodes",
         "without successor": f"{summary['without_successor']:,}",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from gelato.cli.arguments import Ref
+from gelato.cli.arguments import Ref, RewardFile, add_reward
 from gelato.cli.output import format_number, print_json, print_table, print_title
 from gelato.cli.settings import list_settings, set_options
 from gelato.errors import InputError
@@ -25,6 +25,7 @@ def train(
     first_seed: int = 0,
     preset: Literal["default", "small"] = "default",
     transitions: int | None = None,
+    reward: RewardFile = None,
     model: Path | None = None,
     penalty: str | None = None,
     penalty_weight: tuple[str, ...] = ("auto",),
@@ -35,7 +36,7 @@ def train(
     evaluations: int | None = None,
     episodes: int | None = None,
     set: tuple[str, ...] = (),
-    tensorboard: bool = False,
+    log: tuple[str, ...] = (),
     json: bool = False,
 ) -> None:
     """Train policies from logged data: load the data, fit a model, train, evaluate.
@@ -75,21 +76,25 @@ def train(
         episodes: Episodes per evaluation. Default: 10; 5 with `small`.
         set: Any other setting as NAME=VALUE, such as sac.horizon=10 or latent.model.decoders=7
             (`gelato settings REF` lists all of them).
-        tensorboard: Also write metrics for TensorBoard into the run folder.
+        log: Experiment trackers that also receive metrics and results: tensorboard, wandb, mlflow
+            (each needs the extra of its name). A resumed run continues the same tracked run.
         json: Print one JSON object instead of a table.
     """
     from gelato.data.reference import load
     from gelato.data.sources import parse_reference
+    from gelato.runs.loggers import make_loggers
     from gelato.tasks.environments import check_environment
     from gelato.training.presets import choose_parts
     from gelato.training.train import train as train_policies
 
+    loggers = make_loggers(log)
     if transitions is not None:
         if ":" in reference:
             raise InputError(
                 f"--transitions sets the size of a named dataset; {reference} has a fixed size"
             )
         reference = f"{reference},transitions={transitions}"
+    reference = add_reward(reference, reward)
     named = parse_reference(reference).options.get("environment")
     if named is not None:
         check_environment(named)
@@ -112,7 +117,7 @@ def train(
         first_seed=first_seed,
         settings=settings,
         model=model,
-        tensorboard=tensorboard,
+        log=loggers,
     )
     if not json:
         _print_records(records)
@@ -234,10 +239,7 @@ def _change_parts(
     parts: "Parts", updates: int | None, model_updates: int | None, state_noise: float | None
 ) -> "Parts":
     if updates is not None:
-        sac = replace(parts.sac, updates=updates, epoch=min(parts.sac.epoch, updates))
-        cloning = replace(parts.cloning, updates=updates, epoch=sac.epoch)
-        ppo = None if parts.ppo is None else replace(parts.ppo, updates=updates)
-        parts = replace(parts, sac=sac, cloning=cloning, ppo=ppo)
+        parts = parts.change_updates(updates)
     if model_updates is not None:
         second = max(1, model_updates // 5)
         model = replace(parts.latent.model, updates=model_updates, variance_updates=second)
@@ -265,14 +267,14 @@ def _print_records(records: list[dict[str, Any]]) -> None:
             record["seed"],
             show_return(record),
             format_number(record["score"], ".1f"),
-            format_number(best, return_form(best or 0)),
-            format_number(value, return_form(value or 0)),
+            format_number(best, return_form(best or 0.0)),
+            format_number(value, return_form(value or 0.0)),
             format_number(record["mean_penalty"], ".2f"),
         )
         rows.append(row)
     first = records[0]
     where = (
-        "no returns: the environment is not available"
+        "returns were not measured"
         if first["return"] is None
         else f"return ± its 95% interval from {first['episodes']} episodes"
     )

@@ -18,6 +18,7 @@ _SHOWN = 10
 def select(
     runs: Positional[Trainings],
     budget: int = 0,
+    environment: str | None = None,
     json: bool = False,
     fitted_to: MovedData = None,
 ) -> None:
@@ -31,15 +32,20 @@ def select(
     Args:
         runs: Folders of `gelato train`, all on the same data.
         budget: Number of real episodes to spend on the best candidates; it needs the environment.
+        environment: Environment of these episodes, such as `Pendulum-v1`. Default: the one that
+            recorded the data.
         json: Print one JSON object instead of a report.
     """
     from gelato.data.reference import load
     from gelato.selection.select import select as select_policy
+    from gelato.tasks.environments import check_environment
 
     if not runs:
         raise InputError("name the folder of at least one run")
+    if environment is not None:
+        check_environment(environment)
     data = None if fitted_to is None else load(fitted_to)
-    found = select_policy(runs, budget=budget, data=data)
+    found = select_policy(runs, budget=budget, environment=environment, data=data)
     if json:
         print_json(found.describe())
     else:
@@ -57,6 +63,13 @@ def print_verdict(found: "Selection") -> None:
         rows.append((candidate.method, candidate.seed, f"{score:.2f}", *cells))
     print_title(f"{shorten_reference(found.dataset)}, estimates from the log alone, best first")
     print_table(("policy", "seed", "mean rank", *estimators), rows)
+    if found.trials:
+        print_title("real episodes")
+        tried = []
+        for trial in found.trials:
+            label = trial.candidate.method, str(trial.candidate.seed), str(len(trial.returns))
+            tried.append((*label, _write(trial.estimate)))
+        print_table(("policy", "seed", "episodes", "return"), tried)
     behaviour, estimate = found.behaviour, found.estimate
     spent = sum(len(trial.returns) for trial in found.trials)
     source = f"{spent} real episodes" if spent else "the log alone, no real episode"
@@ -72,7 +85,7 @@ def print_verdict(found: "Selection") -> None:
         "agreement of estimators": _describe_agreement(found.agreement),
     }
     for number, reason in enumerate(found.reasons[1:], start=1):
-        fields[f"excluded {number}"] = reason
+        fields[f"note {number}"] = reason
     print_fields(f"chosen: {found.chosen.method}, seed {found.chosen.seed}", fields)
 
 

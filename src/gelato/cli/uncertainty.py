@@ -99,7 +99,7 @@ def uncertainty(
             }
         )
     else:
-        _print_records(records)
+        print_records(records)
 
 
 def _list_scales(report: "Report") -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _list_scales(report: "Report") -> dict[str, Any]:
     return {"model_seed": report.model_seed, "truth": report.truth, "penalties": scales}
 
 
-def _print_records(records: list[dict[str, Any]]) -> None:
+def print_records(records: list[dict[str, Any]]) -> None:
     """Print rank correlation and AUROC of each penalty and shift, averaged over model seeds."""
     import numpy as np
 

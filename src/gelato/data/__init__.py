@@ -6,6 +6,7 @@ from gelato.lazy import import_on_use
 
 if TYPE_CHECKING:
     from gelato.data.columns import make_dataset
+    from gelato.data.quality import Finding, find_warnings, judge_data
     from gelato.data.reference import load
     from gelato.data.sources import Reference, list_sources, register_source
     from gelato.data.spaces import Continuous, Discrete
@@ -16,11 +17,14 @@ __all__ = [
     "Continuous",
     "Dataset",
     "Discrete",
+    "Finding",
     "Reference",
     "Standardiser",
     "Transitions",
     "episode_lengths",
     "episode_returns",
+    "find_warnings",
+    "judge_data",
     "list_sources",
     "load",
     "make_dataset",
@@ -36,6 +40,9 @@ _HOMES = {
     "list_sources": "gelato.data.reference",
     "Reference": "gelato.data.sources",
     "make_dataset": "gelato.data.columns",
+    "Finding": "gelato.data.quality",
+    "judge_data": "gelato.data.quality",
+    "find_warnings": "gelato.data.quality",
     "Continuous": "gelato.data.spaces",
     "Discrete": "gelato.data.spaces",
     "episode_lengths": "gelato.data.summary",

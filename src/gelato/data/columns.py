@@ -4,29 +4,23 @@ Every loader ends here, so that each check is written once. Errors name the sour
 the row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int, Num
+from jaxtyping import Bool, Float, Num
 
-from gelato.data.spaces import ActionSpace, Continuous, Discrete
+from gelato.data.actions import check_actions, check_probabilities, infer_space
+from gelato.data.episodes import find_truncations
+from gelato.data.recording import refuse_image
+from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Dataset, Transitions
 from gelato.errors import InputError
-from gelato.progress import note
 
 # A column as recorded: `assemble` checks its length, shape and type.
 Column = np.ndarray
 Recorded = Sequence[Any] | np.ndarray
-
-# Rounding to float32 may move an action slightly beyond its bound.
-_ACTION_TOLERANCE = 1e-4
-# Two states count as equal if they differ by less than this fraction of each column's standard
-# deviation.
-_SAME_STATE = 1e-3
-# Integers above this limit are probably not numbers of discrete actions.
-_MOST_INFERRED_ACTIONS = 1_000
 
 
 @dataclass
@@ -43,6 +37,8 @@ class Columns:
     action_space: ActionSpace | None = None
     episode_limit: int | None = None
     action_probabilities: Column | None = None
+    boundaries: Bool[np.ndarray, " n"] | None = None
+    """Rows after which a new episode starts, known from other columns than the two flags."""
 
 
 def assemble(columns: Columns) -> Transitions:
@@ -62,14 +58,27 @@ def assemble(columns: Columns) -> Transitions:
         if next_states.shape != states.shape:
             raise InputError(
                 f"{columns.source}: next_observations has shape {next_states.shape}, observations "
-                f"{states.shape}; the shapes must be equal"
+                f"{states.shape}; the shapes must be equal. If a file has them of other "
+                "observations, add ,next_observations=none"
             )
-    truncated = _truncations(columns, states, next_states, terminated)
+    marked = _flags(columns.timeouts, columns.source, "timeouts", len(states))
+    if columns.boundaries is not None:
+        marked |= columns.boundaries & ~terminated
+    named = [name for name in ("terminals", "timeouts") if getattr(columns, name) is not None]
+    truncated = find_truncations(
+        columns.source,
+        states,
+        next_states,
+        terminated,
+        marked,
+        episode_limit=columns.episode_limit,
+        flagged=named,
+    )
     has_successor = np.ones(len(states), bool)
     if next_states is None:
         has_successor = ~(terminated | truncated)
         next_states = _shift_states(states, has_successor)
-    actions, space = _actions(columns)
+    actions, space, probabilities = _assemble_actions(columns)
     return Transitions(
         states=states.reshape(len(states), -1),
         actions=actions,
@@ -80,16 +89,32 @@ def assemble(columns: Columns) -> Transitions:
         has_successor=has_successor,
         observation_shape=observation_shape,
         action_space=space,
-        action_probabilities=_probabilities(columns, space),
+        action_probabilities=probabilities,
     )
 
 
+def _assemble_actions(
+    columns: Columns,
+) -> tuple[Num[np.ndarray, "n *action"], ActionSpace, Float[np.ndarray, " n"] | None]:
+    raw, source, space = columns.actions, columns.source, columns.action_space
+    values = _floats(raw, source, "actions").reshape(len(raw), -1)
+    if values.shape[1] == 0:
+        raise InputError(f"{source}: actions has no columns")
+    if space is None:
+        space = infer_space(raw, values, source)
+    actions = check_actions(values, space, source)
+    if columns.action_probabilities is None:
+        return actions, space, None
+    column = _floats(columns.action_probabilities, source, "action_probabilities")
+    return actions, space, check_probabilities(column.reshape(len(raw), -1), space, source)
+
+
 def make_dataset(
-    observations: Recorded,
+    observations: Recorded | Mapping[str, Any],
     actions: Recorded,
     rewards: Recorded,
     *,
-    next_observations: Recorded | None = None,
+    next_observations: Recorded | Mapping[str, Any] | None = None,
     terminals: Recorded | None = None,
     timeouts: Recorded | None = None,
     action_space: ActionSpace | None = None,
@@ -99,6 +124,8 @@ def make_dataset(
 ) -> Dataset:
     """Check arrays with one row per step and make a dataset from them.
 
+    Observations may be a dictionary of arrays, also nested; it is flattened in the order of its
+    sorted keys, and the columns are named after them.
     `terminals` marks steps that end the task, `timeouts` steps after which the recording stops.
     Without `next_observations`, the successor of a step is the next row. Without an `action_space`,
     integers are discrete actions; other actions have the range [−1, 1], or the range of the data if
@@ -106,12 +133,18 @@ def make_dataset(
     each action; importance weighting uses it. `environment` is the Gymnasium id to evaluate
     policies in. Errors name the data by `reference`.
     """
+    states, names = _flatten(observations, "observations", reference)
+    successors = None
+    if next_observations is not None:
+        successors, next_names = _flatten(next_observations, "next_observations", reference)
+        if next_names != names:
+            raise InputError(f"{reference}: next_observations has other keys than observations")
     columns = Columns(
         reference,
-        np.asarray(observations),
+        states,
         np.asarray(actions),
         np.asarray(rewards),
-        None if next_observations is None else np.asarray(next_observations),
+        successors,
         None if terminals is None else np.asarray(terminals),
         None if timeouts is None else np.asarray(timeouts),
         action_space,
@@ -119,7 +152,37 @@ def make_dataset(
         if action_probabilities is None
         else np.asarray(action_probabilities),
     )
-    return Dataset(reference, environment, assemble(columns))
+    return Dataset(reference, environment, assemble(columns), state_names=names)
+
+
+def _flatten(
+    observations: Recorded | Mapping[str, Any], field: str, source: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return observations as one array; with the names of its columns if they are a dictionary."""
+    if not isinstance(observations, Mapping):
+        return np.asarray(observations), ()
+    parts: list[np.ndarray] = []
+    names: list[str] = []
+
+    def visit(values: Any, name: str) -> None:
+        if isinstance(values, Mapping):
+            for key in sorted(values):
+                visit(values[key], f"{name}.{key}" if name else str(key))
+            return
+        array = np.asarray(values)
+        what = f"{source}: {field} {name}"
+        refuse_image(array.dtype, array.shape[1:], what)
+        rows = array.reshape(len(array), -1) if array.ndim else array
+        if array.ndim == 0 or (parts and len(rows) != len(parts[0])):
+            raise InputError(f"{what} must have one row per step, like the other keys")
+        parts.append(rows)
+        width = rows.shape[1]
+        names.extend([name] if width == 1 else [f"{name}[{place}]" for place in range(width)])
+
+    visit(observations, "")
+    if not parts:
+        raise InputError(f"{source}: {field} is an empty dictionary")
+    return np.concatenate(parts, axis=1), tuple(names)
 
 
 def _check_lengths(columns: Columns) -> None:
@@ -177,152 +240,12 @@ def _flags(column: Column | None, source: str, field: str, length: int) -> Bool[
     return flags[:, 0].astype(bool)
 
 
-def _truncations(
-    columns: Columns,
-    states: Num[np.ndarray, "n *value"],
-    next_states: Num[np.ndarray, "n *value"] | None,
-    terminated: Bool[np.ndarray, " n"],
-) -> Bool[np.ndarray, " n"]:
-    """Return which rows end an episode without terminating it."""
-    truncated = _flags(columns.timeouts, columns.source, "timeouts", len(states))
-    if next_states is not None:
-        # An episode also ends where a row's successor differs from the next row's state.
-        unmarked = _jumps(states, next_states) & ~terminated[:-1] & ~truncated[:-1]
-        truncated[:-1] |= unmarked
-        if unmarked.any() and columns.timeouts is not None:
-            row = int(np.argmax(unmarked))
-            note(
-                f"{columns.source}: {unmarked.sum():,} rows whose successor is not the next row's "
-                f"state, the first at row {row}; an episode ends at each of them"
-            )
-    elif columns.episode_limit is not None and not truncated.any():
-        truncated |= _limit_reached(terminated, columns.episode_limit)
-    elif columns.terminals is None and columns.timeouts is None:
-        note(
-            f"{columns.source}: no field marks the ends of episodes, so all {len(states):,} steps "
-            "are one episode; mark the last step of each episode in `terminals` or `timeouts`"
-        )
-    truncated[-1] |= not terminated[-1]
-    return truncated
-
-
-def _jumps(
-    states: Num[np.ndarray, "n *value"], next_states: Num[np.ndarray, "n *value"]
-) -> Bool[np.ndarray, " m"]:
-    """Return after which rows the next state differs from the recorded successor."""
-    different = np.flatnonzero(
-        (next_states[:-1] != states[1:]).any(axis=tuple(range(1, states.ndim)))
-    )
-    jumps = np.zeros(len(states) - 1, bool)
-    if len(different):
-        spread = states.std(axis=0, dtype=np.float64)
-        gap = np.abs(next_states[different] - states[different + 1])
-        jumps[different] = (gap > _SAME_STATE * spread).reshape(len(different), -1).any(axis=1)
-    return jumps
-
-
-def _limit_reached(terminated: Bool[np.ndarray, " n"], limit: int) -> Bool[np.ndarray, " n"]:
-    """Return which steps reach the time limit, if nothing but it and terminations ends episodes."""
-    steps = np.arange(len(terminated))
-    starts = np.concatenate([[0], np.flatnonzero(terminated) + 1])
-    since_start = steps - starts[np.searchsorted(starts, steps, side="right") - 1]
-    return (since_start + 1) % limit == 0
-
-
 def _shift_states(
     states: Num[np.ndarray, "n *value"], has_successor: Bool[np.ndarray, " n"]
 ) -> Num[np.ndarray, "n *value"]:
     """Return the next row's state for each row; a row without successor keeps its own state."""
-    successors = states.copy()
-    successors[:-1][has_successor[:-1]] = states[1:][has_successor[:-1]]
+    successors = np.empty_like(states)
+    successors[:-1] = states[1:]
+    alone = np.flatnonzero(~has_successor)
+    successors[alone] = states[alone]
     return successors
-
-
-def _actions(columns: Columns) -> tuple[Num[np.ndarray, "n *action"], ActionSpace]:
-    raw, source, space = columns.actions, columns.source, columns.action_space
-    values = _floats(raw, source, "actions").reshape(len(raw), -1)
-    if values.shape[1] == 0:
-        raise InputError(f"{source}: actions has no columns")
-    if space is None:
-        space = _infer_space(raw, values, source)
-    if isinstance(space, Discrete):
-        return _discrete_actions(values, space, source), space
-    if values.shape[1] != space.size:
-        raise InputError(
-            f"{source}: actions has {values.shape[1]} values per row, the action space {space.size}"
-        )
-    low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
-    tolerance = _ACTION_TOLERANCE * np.minimum(1, (high - low) / 2)
-    outside = (values < low - tolerance) | (values > high + tolerance)
-    if outside.any():
-        row, column = map(int, np.argwhere(outside)[0])
-        raise InputError(
-            f"{source}: actions holds {values[row, column]:.6g} in row {row}, column {column}, "
-            f"outside the space [{low[column]:.6g}, {high[column]:.6g}]; correct the row, or set "
-            "the range of a file's actions: file:PATH,low=A,high=B"
-        )
-    return np.clip(values, low, high), space
-
-
-def _probabilities(columns: Columns, space: ActionSpace) -> Num[np.ndarray, " n"] | None:
-    """Check the probabilities of logged actions; densities of continuous ones may exceed 1."""
-    if columns.action_probabilities is None:
-        return None
-    field, source = "action_probabilities", columns.source
-    values = _floats(columns.action_probabilities, source, field).reshape(len(columns.rewards), -1)
-    if values.shape[1] != 1:
-        raise InputError(
-            f"{source}: {field} has {values.shape[1]} values per row; it must have one"
-        )
-    largest = 1.0 + 1e-6 if isinstance(space, Discrete) else np.inf
-    outside = (values[:, 0] <= 0) | (values[:, 0] > largest)
-    if outside.any():
-        row = int(np.argmax(outside))
-        bounds = "above 0 and at most 1" if isinstance(space, Discrete) else "above 0"
-        raise InputError(
-            f"{source}: {field} holds {values[row, 0]:.6g} in row {row}; it must be {bounds}, "
-            "because the recorded action was chosen"
-        )
-    return values[:, 0]
-
-
-def _infer_space(raw: Column, values: Num[np.ndarray, "n action"], source: str) -> ActionSpace:
-    """Infer the action space from the data.
-
-    Integers are discrete actions. Others have the range [−1, 1], or a larger range of the data.
-    """
-    if raw.dtype.kind in "iub" and values.shape[1] == 1:
-        largest = int(raw.max())
-        if largest >= _MOST_INFERRED_ACTIONS:
-            raise InputError(
-                f"{source}: actions are integers up to {largest}; if they are discrete, add "
-                ",discrete=N"
-            )
-        return Discrete(max(largest + 1, 2))
-    low, high = values.min(axis=0), values.max(axis=0)
-    if (low >= -1 - _ACTION_TOLERANCE).all() and (high <= 1 + _ACTION_TOLERANCE).all():
-        return Continuous((-1.0,) * values.shape[1], (1.0,) * values.shape[1])
-    # A constant action needs a range of positive width. For large values a width of 1 is too small.
-    room = np.where(low == high, np.maximum(1, 1e-3 * np.abs(low)), 0)
-    low, high = low - room, high + room
-    return Continuous(tuple(map(float, low)), tuple(map(float, high)))
-
-
-def _discrete_actions(
-    values: Num[np.ndarray, "n action"], space: Discrete, source: str
-) -> Int[np.ndarray, " n"]:
-    if values.shape[1] != 1:
-        raise InputError(
-            f"{source}: actions has {values.shape[1]} values per row; a discrete action is one "
-            "integer"
-        )
-    actions = values[:, 0]
-    outside = (actions != np.round(actions)) | (actions < 0) | (actions >= space.n)
-    if outside.any():
-        row = int(np.argmax(outside))
-        raise InputError(
-            f"{source}: actions holds {actions[row]:g} in row {row}, outside the space "
-            f"0…{space.n - 1}; correct the row, or describe a file's actions: "
-            "file:PATH,discrete=N or, if continuous, file:PATH,low=A,high=B"
-        )
-    return actions.astype(np.int32)

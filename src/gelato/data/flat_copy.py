@@ -8,6 +8,7 @@ arrays in one file.
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import minari
 import numpy as np
@@ -50,7 +51,7 @@ def read_copy(dataset: minari.MinariDataset) -> Transitions | None:
     path, files = _place(dataset)
     source = f"minari:{dataset.spec.dataset_id}"
     try:
-        saved = read_arrays(path)
+        saved: dict[str, Any] = dict(read_arrays(path))
         stamp, digest = str(saved.pop("stamp")), str(saved.pop("digest"))
         moved = stamp != _stamp(files)
         if moved and digest != _digest(files):
@@ -59,6 +60,7 @@ def read_copy(dataset: minari.MinariDataset) -> Transitions | None:
             **saved,
             observation_shape=observation_shape(dataset.observation_space, source),
             action_space=from_gymnasium(dataset.action_space, source),
+            reward_code="",
         )
         if not _is_whole(transitions, dataset.total_steps):
             return None

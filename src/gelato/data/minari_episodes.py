@@ -14,6 +14,7 @@ from jaxtyping import Shaped
 
 from gelato.data.columns import Columns
 from gelato.data.generate import Episode
+from gelato.data.recording import refuse_image
 from gelato.data.spaces import Discrete, from_gymnasium
 from gelato.errors import InputError
 from gelato.runs.memory import check_memory
@@ -152,6 +153,7 @@ def collect(
 def observation_shape(space: gymnasium.Space[Any], source: str) -> tuple[int, ...]:
     """Return the shape of an observation; dictionaries and tuples become one vector."""
     if isinstance(space, spaces.Box | spaces.MultiBinary):
+        refuse_image(space.dtype, space.shape, f"{source}: observations")
         return tuple(space.shape)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
@@ -162,6 +164,21 @@ def observation_shape(space: gymnasium.Space[Any], source: str) -> tuple[int, ..
         f"{source}: observations of type {type(space).__name__} are not supported; they must have "
         "a fixed number of values"
     )
+
+
+def name_observations(space: gymnasium.Space[Any], source: str) -> tuple[str, ...]:
+    """Return a name for every value of a dictionary's observations; nothing for other spaces."""
+    if not isinstance(space, spaces.Dict):
+        return ()
+    names: list[str] = []
+    for key, part in space.spaces.items():
+        inside = name_observations(part, source)
+        width = int(np.prod(observation_shape(part, source)))
+        if inside:
+            names += [f"{key}.{name}" for name in inside]
+        else:
+            names += [key] if width == 1 else [f"{key}[{place}]" for place in range(width)]
+    return tuple(names)
 
 
 def _flatten(space: gymnasium.Space[Any], values: Any, where: str) -> Shaped[np.ndarray, "..."]:

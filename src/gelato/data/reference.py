@@ -8,18 +8,20 @@
 | `minari:ID` | a Minari dataset, local or remote |
 | `d4rl:PATH` | a D4RL HDF5 file |
 | `file:PATH` | a plain `.npz`, `.hdf5` or `.h5` file |
+| `csv:PATH`, `parquet:PATH` | a table: one file, a folder of them, or a pattern |
+| `lerobot:PATH` | a LeRobot folder |
 | `file:PATH,observations=x,low=-2,high=2` | the same, with field names and action range |
 | `file:PATH,environment=Pendulum-v1` | the same, with the environment to evaluate policies in |
 
 `register_source` adds more sources.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from gelato.data import store
-from gelato.data.files import FIELD_NAMES, load_d4rl, load_file
+from gelato.data.files import load_d4rl, load_file
+from gelato.data.layout import LAYOUT_OPTIONS, read_layout
 from gelato.data.named import make_named, resolve_named
 from gelato.data.sources import (
     NAMED,
@@ -29,10 +31,7 @@ from gelato.data.sources import (
     parse_reference,
     register_source,
 )
-from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset
-from gelato.errors import InputError
-from gelato.tasks.task import find_task
 
 __all__ = ["list_sources", "load", "register_source"]
 
@@ -44,11 +43,19 @@ def load(reference: str | Path) -> Dataset:
     return load_reference(parse_reference(reference))
 
 
+def load_stored(reference: str) -> Dataset:
+    """Load the data of a reference that a file names, such as `run.json` of somebody's run.
+
+    It does not run a reward function that the user has not named before.
+    """
+    return load_reference(parse_reference(reference), trusted=False)
+
+
 def _load_named(reference: Reference) -> Dataset:
     named = resolve_named(reference)
     make_named(named)
     dataset = store.read(named.dataset_id, download=False)
-    return Dataset(named.reference, dataset.environment, dataset.transitions)
+    return replace(dataset, reference=named.reference)
 
 
 def _load_minari(reference: Reference) -> Dataset:
@@ -56,44 +63,30 @@ def _load_minari(reference: Reference) -> Dataset:
 
 
 def _load_d4rl(reference: Reference) -> Dataset:
-    path = Path(reference.target)
-    environment = path.stem if find_task(path.stem) else None
-    return Dataset(str(reference), environment, load_d4rl(path))
+    return load_d4rl(Path(reference.target), str(reference))
 
 
 def _load_file(reference: Reference) -> Dataset:
-    options = reference.options
-    names = {field: options[field] for field in FIELD_NAMES if field in options}
-    transitions = load_file(Path(reference.target), names, _read_action_space(options))
-    return Dataset(str(reference), options.get("environment"), transitions)
+    return load_file(Path(reference.target), read_layout(reference.options), str(reference))
 
 
-def _read_action_space(options: dict[str, str]) -> ActionSpace | None:
-    if "discrete" in options:
-        if not options["discrete"].isdecimal() or int(options["discrete"]) < 2:
-            raise InputError(
-                f"discrete={options['discrete']} must be the number of actions, at least 2"
-            )
-        return Discrete(int(options["discrete"]))
-    if ("low" in options) != ("high" in options):
-        raise InputError("the action range needs both low= and high=")
-    if "low" not in options:
-        return None
-    try:
-        # Round like actions and Gymnasium's spaces, so that equal bounds compare as equal.
-        low, high = (
-            tuple(float(np.float32(part)) for part in options[key].split("/"))
-            for key in ("low", "high")
-        )
-    except ValueError as error:
-        raise InputError(
-            "low= and high= take numbers, one for each action dimension, separated by /"
-        ) from error
-    if len(low) != len(high) or not all(a < b for a, b in zip(low, high)):
-        raise InputError(
-            f"low={options['low']} must lie below high={options['high']} in every dimension"
-        )
-    return Continuous(low, high)
+def _load_csv(reference: Reference) -> Dataset:
+    # pyarrow takes a moment to import, and other sources do not need it.
+    from gelato.data.csv_tables import load_csv
+
+    return load_csv(reference)
+
+
+def _load_parquet(reference: Reference) -> Dataset:
+    from gelato.data.parquet import load_parquet
+
+    return load_parquet(reference)
+
+
+def _load_lerobot(reference: Reference) -> Dataset:
+    from gelato.data.lerobot import load_lerobot
+
+    return load_lerobot(reference)
 
 
 register_source(
@@ -103,11 +96,32 @@ register_source(
     help="a dataset of `gelato data list`, made on first use",
 )
 register_source("minari", _load_minari, help="a Minari dataset, local or remote")
+register_source(
+    "csv",
+    _load_csv,
+    options=(*LAYOUT_OPTIONS, "separator", "decimal"),
+    is_path=True,
+    help="a CSV file, a folder of them or a pattern",
+)
+register_source(
+    "parquet",
+    _load_parquet,
+    options=LAYOUT_OPTIONS,
+    is_path=True,
+    help="a Parquet file, a folder of them or a pattern",
+)
+register_source(
+    "lerobot",
+    _load_lerobot,
+    options=LAYOUT_OPTIONS,
+    is_path=True,
+    help="a LeRobot folder of version 2 or 3",
+)
 register_source("d4rl", _load_d4rl, is_path=True, help="a D4RL HDF5 file")
 register_source(
     "file",
     _load_file,
-    options=(*FIELD_NAMES, "low", "high", "discrete", "environment"),
+    options=LAYOUT_OPTIONS,
     is_path=True,
     help="a plain .npz, .hdf5 or .h5 file",
 )

@@ -10,10 +10,26 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
+from gelato.data.fields import NONE
+from gelato.data.rewards import replace_rewards
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 
 NAMED = "named"
+# Options of every source.
+_COMMON_OPTIONS = ("reward",)
+# Words that users try, and the options that they mean.
+_OTHER_WORDS = {
+    "states": "observations",
+    "next_states": "next_observations",
+    "terminated": "terminals",
+    "truncated": "timeouts",
+    "dones": "terminals",
+    "episodes": "episode",
+    "delimiter": "separator",
+}
+# Options that are paths of files.
+_PATHS = ("reward", "mapping")
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,11 @@ class Source:
     options: tuple[str, ...] = ()
     is_path: bool = False
     help: str = ""
+
+    @property
+    def known_options(self) -> tuple[str, ...]:
+        """Its own options, and those of every source."""
+        return (*self.options, *_COMMON_OPTIONS)
 
 
 _SOURCES: dict[str, Source] = {}
@@ -87,7 +108,7 @@ def parse_reference(reference: str) -> Reference:
     known = colon and prefix in _SOURCES and prefix != NAMED
     source, target = (_SOURCES[prefix], rest) if known else (_SOURCES[NAMED], reference)
     # A path may contain commas, so options are taken from the end and must be known.
-    pattern = rf"(.*),({'|'.join(source.options) or '(?!)'})=([^,]*)"
+    pattern = rf"(.*),({'|'.join(source.known_options)})=([^,]*)"
     found: list[tuple[str, str]] = []
     while match := re.fullmatch(pattern, target):
         if match[2] in dict(found):
@@ -102,12 +123,30 @@ def parse_reference(reference: str) -> Reference:
     return Reference(source.name, target, dict(reversed(found)))
 
 
-def load_reference(reference: Reference) -> Dataset:
-    """Load the data with its source."""
+def load_reference(reference: Reference, *, trusted: bool = True) -> Dataset:
+    """Load the data with its source, and compute its rewards if the reference says how.
+
+    Without `trusted`, the reference comes from a file that somebody else may have written: code
+    that the user has not named before is not run.
+    """
     source = _SOURCES[reference.source]
+    options = dict(reference.options)
+    for name in _PATHS:
+        if name in options:
+            options[name] = str(Path(options[name]).expanduser().absolute())
+    reward = options.pop("reward", None)
+    if reward is not None and options.get("rewards", NONE) != NONE:
+        raise InputError(f"{reference}: rewards= and reward= exclude each other; choose one")
+    if reward is not None and "rewards" in source.options:
+        options["rewards"] = NONE
+    target = reference.target
     if source.is_path:
-        path = Path(reference.target).expanduser().absolute()
-        reference = replace(reference, target=str(path))
+        target = str(Path(target).expanduser().absolute())
+    dataset = _call_source(source, replace(reference, target=target, options=options))
+    return dataset if reward is None else replace_rewards(dataset, Path(reward), trusted=trusted)
+
+
+def _call_source(source: Source, reference: Reference) -> Dataset:
     dataset = source.load(reference)
     if not isinstance(dataset, Dataset):
         raise InputError(
@@ -131,12 +170,15 @@ def _refuse_option(reference: str, source: Source, target: str, option: str) -> 
         raise InputError(
             f"{reference}: no dataset has this name; for a file write file:{reference}"
         )
-    near = get_close_matches(option.partition("=")[0], source.options, n=1, cutoff=0.8)
+    known = source.known_options
+    name = option.partition("=")[0]
+    near = [_OTHER_WORDS[name]] if _OTHER_WORDS.get(name) in known else []
+    near = near or get_close_matches(name, known, n=1, cutoff=0.8)
     if near:
         hint = f"did you mean {near[0]}?"
     else:
         subject = "a named dataset" if source.name == NAMED else f"{source.name}:"
-        hint = f"{subject} takes {', '.join(source.options) or 'no options'}"
+        hint = f"{subject} takes {', '.join(source.known_options)}"
     if source.name == "d4rl":
         hint += "; file:PATH reads the same files and takes low=, high= and more"
     raise InputError(f"{reference}: unknown option {option!r}; {hint}")

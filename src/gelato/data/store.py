@@ -24,7 +24,7 @@ from gelato.data.columns import assemble
 from gelato.data.flat_copy import read_copy, write_copy
 from gelato.data.generate import Episode
 from gelato.data.hdf5 import check_objects
-from gelato.data.minari_episodes import collect, write_episodes
+from gelato.data.minari_episodes import collect, name_observations, write_episodes
 from gelato.data.spaces import to_gymnasium
 from gelato.data.transitions import Dataset, Transitions
 from gelato.errors import InputError
@@ -282,7 +282,9 @@ def read(dataset_id: str, *, download: bool = True) -> Dataset:
     if transitions is None:
         transitions = _read_episodes(dataset)
         write_copy(dataset, transitions)
-    return Dataset(f"minari:{dataset_id}", environment, transitions)
+    source = f"minari:{dataset_id}"
+    names = name_observations(dataset.observation_space, source)
+    return Dataset(source, environment, transitions, state_names=names)
 
 
 def _read_episodes(dataset: minari.MinariDataset) -> Transitions:
@@ -335,6 +337,11 @@ def _check_metadata(data: Path, source: str) -> None:
     """Check what Minari would believe: it makes an environment, or arrays of any size."""
     path = data / "metadata.json"
     for file in data.iterdir():
+        if file.is_symlink():
+            raise InputError(
+                f"{source}: {file} is a symbolic link, and a dataset is read from its own files "
+                "only. Replace the link by what it points to"
+            )
         if not (file.is_file() or file.is_dir()):
             raise InputError(f"{source}: {file} is not a plain file; remove it")
     metadata = read_json(path)

@@ -61,6 +61,35 @@ def summarise(dataset: Dataset) -> dict[str, Any]:
         "action_range": None
         if isinstance(space, Discrete)
         else [data.actions.min(axis=0).tolist(), data.actions.max(axis=0).tolist()],
+        "columns": {field: list(names) for field, names in dataset.columns.items()},
+        "state_names": list(dataset.state_names),
+        "action_names": list(dataset.action_names),
         "bytes": data.nbytes,
         "fingerprint": data.fingerprint(),
     }
+
+
+def list_rows(
+    dataset: Dataset, count: int = 5, most: int = 12
+) -> tuple[list[str], list[list[str]]]:
+    """Return headings and one line per column with its first values, as text.
+
+    At most `most` states and as many actions are listed.
+    """
+    data = dataset.transitions
+    states = np.asarray(data.states[:count])
+    actions = np.asarray(data.actions[:count]).reshape(len(states), -1)
+    lines = []
+    action_names = [dataset.name_action(column) for column in range(actions.shape[1])]
+    for values, names in ((states, dataset.list_state_names()), (actions, action_names)):
+        for column in range(min(values.shape[1], most)):
+            lines.append([names[column], *(f"{value:.4g}" for value in values[:, column])])
+        if values.shape[1] > most:
+            lines.append([f"… {values.shape[1] - most} more", *[""] * len(states)])
+    lines.append(["reward", *(f"{value:.4g}" for value in data.rewards[:count])])
+    ends = []
+    for row in range(len(states)):
+        kinds = [kind for kind in ("terminated", "truncated") if getattr(data, kind)[row]]
+        ends.append(" ".join(kinds))
+    lines.append(["end", *ends])
+    return ["column", *(f"row {row}" for row in range(len(states)))], lines

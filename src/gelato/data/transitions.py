@@ -7,8 +7,9 @@ files the last step of an episode has no successor. Such a row keeps its reward 
 `has_successor` is false.
 """
 
+import dataclasses
 import hashlib
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from gelato.data.spaces import ActionSpace
 from gelato.errors import InputError
+from gelato.tasks.task import name_states
 
 Rows = np.ndarray | Array
 
@@ -37,6 +39,8 @@ class Transitions(eqx.Module):
     action_space: ActionSpace = eqx.field(static=True)
     action_probabilities: Float[Rows, " n"] | None = None
     """Probability of each logged action under the policy that chose it; a density if continuous."""
+    reward_code: str = eqx.field(static=True, default="")
+    """Source text of the user's reward function, if one computed the rewards."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -76,9 +80,8 @@ class Transitions(eqx.Module):
 
     def fingerprint(self) -> str:
         """Return a hash of all values, shapes and spaces, which does not depend on the file."""
-        digest = hashlib.blake2b(
-            repr((self.observation_shape, self.action_space)).encode(), digest_size=16
-        )
+        described = repr((self.observation_shape, self.action_space)) + self.reward_code
+        digest = hashlib.blake2b(described.encode(), digest_size=16)
         for leaf in jax.tree.leaves(self):
             array = np.ascontiguousarray(leaf)
             digest.update(f"{array.dtype}{array.shape}".encode())
@@ -93,6 +96,20 @@ class Dataset:
     reference: str
     environment: str | None
     transitions: Transitions
+    columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Field → the columns of the file that it was read from; empty if the source has no columns."""
+    state_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
+
+    def list_state_names(self) -> list[str]:
+        """Return the names of the states: those of the file, else those of the task."""
+        return list(self.state_names) or name_states(
+            self.environment, self.transitions.states.shape[1]
+        )
+
+    def name_action(self, column: int) -> str:
+        """Return the name of a column of the actions, for figures and messages."""
+        return self.action_names[column] if self.action_names else f"action[{column}]"
 
 
 class Standardiser(eqx.Module):

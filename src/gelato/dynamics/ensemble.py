@@ -136,7 +136,7 @@ def _calibrate(
 ) -> AbstractPenalty:
     """Calibrate on the data, and on out-of-distribution states with random actions."""
     rows = np.random.default_rng(0).permutation(len(train))[: 2 * SAMPLE]
-    batch = normalise_batch(train[rows], dynamics.scaling, jnp.zeros((len(rows), 0)))
+    batch = normalise_batch(train[rows], dynamics.scaling)
     half = len(rows) // 2
     states, others = batch.states[half:], batch.states[: len(rows) - half]
     away = states + (states - others) / 2

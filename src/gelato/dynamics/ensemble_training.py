@@ -87,7 +87,7 @@ def fit_ensemble(
 def _make_pairs(
     transitions: Transitions, scaling: Scaling
 ) -> tuple[Float[Array, "n pair"], Float[Array, "n target"]]:
-    batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    batch = normalise_batch(transitions, scaling)
     targets = (batch.next_states - batch.states, batch.rewards, batch.terminated[:, None])
     return jnp.concatenate([batch.states, batch.actions], axis=1), jnp.concatenate(targets, axis=1)
 
@@ -148,7 +148,7 @@ def _fit(
         total=config.updates,
         length=min(1_000, max(100, config.updates // 40)),
         title="fitting the ensemble",
-        status=lambda metrics: f"held-out loss {metrics['held_out'].mean():.3f}",
+        shown=["held_out"],
         is_done=is_done,
     )
 

@@ -117,6 +117,15 @@ class StateDynamics(AbstractDynamics):
         # outside it. The termination rule gets the state before clipping.
         return Imagined(jnp.clip(state, self.low, self.high), reward, ended)
 
+    def sample_elites(
+        self, embedding: Embedded, *, key: PRNGKeyArray
+    ) -> Float[Array, "elites state"]:
+        """Sample a next state from every elite."""
+        outcomes, _ = self.predict(embedding)
+        elites = Gaussian(outcomes.mean[: self.elites], outcomes.variance[: self.elites])
+        change = elites.sample(key=key)[:, :-1]
+        return jnp.clip(embedding[: change.shape[1]] + change, self.low, self.high)
+
     def predict(self, embedding: Embedded) -> tuple[Gaussian, Float[Array, " members"]]:
         """Return every member's outcome and log-odds of an end."""
         return eqx.filter_vmap(lambda member: member(embedding))(self.members)

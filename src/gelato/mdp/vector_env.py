@@ -76,9 +76,10 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         ended = terminated | truncated
         if ended.any():
             final = np.array(step.next_latent)
-            infos["final_obs"] = np.array(
-                [row if end else None for row, end in zip(final, ended)], dtype=object
-            )
+            # Not `np.array(list)`, which joins the rows into one table if all episodes end.
+            infos["final_obs"] = np.full(self.num_envs, None, dtype=object)
+            for index in np.flatnonzero(ended):
+                infos["final_obs"][index] = final[index]
             infos["_final_obs"] = ended
         return (
             np.array(self._state.latent),

@@ -249,7 +249,7 @@ def rollout_errors(
     """
     horizon = find_longest_horizon(held_out)
     starts = choose_sequence_starts(held_out, horizon, _STARTS)
-    batch = normalise_batch(held_out, fitted.scaling, jnp.zeros((len(held_out), 0)))
+    batch = normalise_batch(held_out, fitted.scaling)
     window = starts[:, None] + np.arange(horizon)
     keys = jax.random.split(jax.random.key(0), len(starts))
     states, truth = batch.states[starts], np.asarray(batch.next_states[window])

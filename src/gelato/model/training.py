@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gelato.arrays import take
-from gelato.data.reference import load
+from gelato.data.reference import load, load_stored
 from gelato.data.transitions import Dataset, Standardiser, Transitions
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, Preset, preset
@@ -30,7 +30,7 @@ from gelato.model.fit import (
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
 from gelato.model.split import Split, split_dataset
-from gelato.runs.files import restore_tuples
+from gelato.runs.files import report_damage, restore_tuples
 from gelato.runs.folder import Run, list_seeds, open_run
 from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
 from gelato.runs.signals import delay_signals
@@ -174,10 +174,10 @@ def _read_models(
     run: Run, split: Split, config: ModelConfig, seeds: tuple[int, ...]
 ) -> FittedModel:
     transitions = split.dataset.transitions
-    like = (
-        eqx.filter_eval_shape(_new_models, config, transitions, seeds),
-        _make_empty_scaling(transitions),
-    )
+    # The settings of someone else's run may make no model.
+    with report_damage(run.folder / "run.json"):
+        models_like = eqx.filter_eval_shape(_new_models, config, transitions, seeds)
+    like = (models_like, _make_empty_scaling(transitions))
     arrays, static = eqx.partition(like, lambda leaf: hasattr(leaf, "shape"))
     models, scaling = eqx.combine(run.load("model", arrays), static)
     models = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models)
@@ -196,7 +196,7 @@ def _read_config(fields: Mapping[str, Any]) -> ModelConfig:
 
 def _load_data(run: Run, reference: str) -> Dataset:
     try:
-        return load(reference)
+        return load_stored(reference)
     except InputError as error:
         raise InputError(
             f"{run.folder}: cannot read {reference}, the data that the model was fitted to "
@@ -293,7 +293,7 @@ def _run_phase(
         length=min(max(updates // 40, 100), 1_000),
         title=f"fitting the model, {PHASES[phase]}",
         after=lambda state, step: blank,  # noqa: ARG005
-        status=lambda metrics: " ".join(f"{name} {metrics[name].mean():.3g}" for name in names),
+        shown=names,
     ).best_model
 
 

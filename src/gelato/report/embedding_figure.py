@@ -67,6 +67,7 @@ def draw_embedding(
         axis.set_title(f"({label}) t-SNE by {title}")
         if pictures is not None:
             _draw_numbers(axis, places[np.searchsorted(rows, pictures.rows)])
+    figure.suptitle(f"dots: states, lines: trajectories; model seed {fitted.seeds[0]}", fontsize=8)
     above.colorbar(shown, ax=axes, label="time in the trajectory (steps)")
     save(figure, path)
 
@@ -119,7 +120,15 @@ def _draw_trajectories(
         axes.plot(*layout[inside].T, color=GREY, linewidth=0.4, alpha=0.5, zorder=1)
     axes.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim")
     return axes.scatter(
-        layout[:, 0], layout[:, 1], c=times, s=7, linewidths=0.2, edgecolors=INK, zorder=2
+        layout[:, 0],
+        layout[:, 1],
+        c=times,
+        vmin=0,
+        vmax=max(1.0, times.max()),
+        s=7,
+        linewidths=0.2,
+        edgecolors=INK,
+        zorder=2,
     )
 
 

@@ -37,14 +37,34 @@ class Trial:
         details = {"episodes": float(len(self.returns))}
         return Estimate("real episodes", self.mean, low, high, details=details)
 
+    def describe(self) -> dict[str, object]:
+        """Return plain values for JSON."""
+        candidate = self.candidate
+        return {
+            "run": str(candidate.run),
+            "method": candidate.method,
+            "seed": candidate.seed,
+            **self.estimate.describe(),
+        }
 
-def try_policies(candidates: Sequence[Candidate], budget: int) -> list[Trial]:
-    """Run `budget` real episodes with the best candidates; `candidates` come best first."""
+
+def try_policies(
+    candidates: Sequence[Candidate], budget: int, environment: str | None = None
+) -> list[Trial]:
+    """Run `budget` real episodes with the best candidates; `candidates` come best first.
+
+    `environment` replaces the one that recorded the data.
+    """
     arms = [Trial(candidate) for candidate in candidates[: max(1, budget // _EPISODES_PER_ARM)]]
     policies = []
     for arm in arms:
         candidate = arm.candidate
-        policies += trained_policies(candidate.run, method=candidate.method, seed=candidate.seed)
+        policies += trained_policies(
+            candidate.run,
+            method=candidate.method,
+            seed=candidate.seed,
+            environment=environment,
+        )
     environment = environment_for(policies[0])
     with progress("real episodes", budget) as advance:
         for episode in range(budget):
@@ -53,6 +73,14 @@ def try_policies(candidates: Sequence[Candidate], budget: int) -> list[Trial]:
             arms[place].returns.append(outcome[0])
             advance(1)
     return [arm for arm in arms if arm.returns]
+
+
+def choose_trial(trials: Sequence[Trial]) -> Trial:
+    """Return the arm that got most episodes, of equal ones the one with the larger mean.
+
+    The arm with the largest mean may owe it to one lucky episode; a bandit returns to good arms.
+    """
+    return max(trials, key=lambda trial: (len(trial.returns), trial.mean))
 
 
 def choose_arm(arms: Sequence[Trial]) -> int:

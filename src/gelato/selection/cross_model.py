@@ -1,7 +1,8 @@
 """The return of a policy in models that it was not trained in.
 
 A policy that exploits the errors of one model fails in the others. The estimate is the median over
-models, the interval that of one more model: the real environment counts as a further draw.
+models, the interval that of one more model: the real environment counts as a further draw. Errors
+that all models share widen it, as far as the log shows them (`replay.py`).
 """
 
 import numpy as np
@@ -43,6 +44,10 @@ class CrossModel(AbstractEstimator):
                 "models": float(len(means)),
                 "outside_share": float(shares[policy]),
             }
-            bounds = bound_next(means, center, sampling)
-            found.append(Estimate(self.name, center, *bounds, details=details))
+            low, high = bound_next(means, center, sampling)
+            if evidence.bias is not None:
+                bias = evidence.bias.proven(others)
+                details |= {"reward_bias": bias, "widened": bias * details["steps"]}
+                low, high = low - details["widened"], high + details["widened"]
+            found.append(Estimate(self.name, center, low, high, details=details))
         return found

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -45,12 +45,14 @@ class Estimate:
         return described
 
 
-def read_estimate(fields: dict[str, object]) -> Estimate:
+def read_estimate(fields: dict[str, Any]) -> Estimate:
     """Read what `describe` returned."""
     values = dict(fields)
     if values["estimate"] is None:
         values["estimate"] = math.nan
-    return Estimate(**values)  # type: ignore[arg-type]
+    details = values["details"].items()
+    values["details"] = {name: math.nan if v is None else v for name, v in details}
+    return Estimate(**values)
 
 
 class AbstractEstimator(ABC):
@@ -81,11 +83,18 @@ def bound_next(
     values: Float[np.ndarray, " n"], center: float, extra_variance: float = 0.0
 ) -> tuple[float, float]:
     """Return the 95% interval of one more draw from where the values come from."""
-    count = len(values)
+    variance = float(np.var(values, ddof=1)) if len(values) > 1 else 0.0
+    return bound_draw(center, variance, len(values), extra_variance)
+
+
+def bound_draw(
+    center: float, variance: float, count: int, extra_variance: float = 0.0
+) -> tuple[float, float]:
+    """Return the 95% interval of one more draw, given the sample variance of `count` draws."""
     if count < 2:
         return -math.inf, math.inf
-    variance = float(np.var(values, ddof=1)) * (1 + 1 / count) + extra_variance
-    width = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * math.sqrt(variance)
+    deviation = math.sqrt(variance * (1 + 1 / count) + extra_variance)
+    width = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * deviation
     return center - width, center + width
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gelato.errors import InputError
 from gelato.selection.log import Log, scale_actions
 from gelato.selection.policies import AbstractTarget
+from gelato.selection.replay import Bias
 from gelato.selection.rollouts import Rollouts
 from gelato.selection.temporal import Rows, TemporalConfig
 
@@ -68,6 +69,8 @@ class Evidence:
     imagined: ImaginedSteps | None = None
     own_weights: Float[np.ndarray, " policies"] | None = None
     """The penalty weight λ that each policy was trained with."""
+    bias: Bias | None = None
+    """How wrong the models of the rollouts are about logged rewards."""
 
     @property
     def count(self) -> int:

@@ -8,6 +8,7 @@ critics diverge are reported and excluded.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
@@ -34,13 +35,15 @@ from gelato.selection.temporal import (
 _CHUNK = 4096
 
 
+@dataclass(frozen=True)
 class FittedQ(AbstractEstimator):
-    """FQE with an ensemble of bootstrapped critics."""
+    """FQE with an ensemble of bootstrapped critics, or with critics that were fitted before."""
 
+    critics: Critics | None = None
     name = "fqe"
 
     def estimate(self, evidence: Evidence) -> list[Estimate]:
-        return summarise_critics(evidence, fit_critics(evidence))
+        return summarise_critics(evidence, self.critics or fit_critics(evidence))
 
 
 def fit_critics(evidence: Evidence) -> Critics:

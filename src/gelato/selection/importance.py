@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import stats
 
 from gelato.data.spaces import Discrete
+from gelato.errors import InputError
 from gelato.model.networks import MLP
 from gelato.progress import note, working
 from gelato.selection.estimate import LEVEL, AbstractEstimator, Estimate
@@ -42,48 +43,50 @@ _CHUNK = 8192
 _HIDDEN, _UPDATES, _BATCH, _RATE = (128, 128), 3_000, 256, 1e-3
 
 
-@dataclass(frozen=True)
-class ImportanceWeighting(AbstractEstimator):
-    """Three estimates per policy. `critics` are those of FQE, if they were fitted before."""
-
-    critics: Critics | None = None
-    name = "importance"
-
-    def estimate(self, evidence: Evidence) -> list[Estimate]:
-        """Return the doubly robust estimates."""
-        return self.estimate_all(evidence)[-1]
-
-    def estimate_all(self, evidence: Evidence) -> list[list[Estimate]]:
-        """Return a list of estimates per policy for each of `ESTIMATORS`."""
-        log = evidence.log
-        densities = log.log_densities
-        if densities is None:
-            note(
-                "the log has no action probabilities; importance weighting uses a behaviour policy "
-                "cloned from it, whose errors its intervals do not include"
-            )
-            with working("cloning the behaviour policy"):
-                densities = clone_densities(log, key=evidence.key)
-        with working("importance weighting"):
-            ratios = weigh_rows(evidence.policies, log, densities)
-            values = None
-            # Critics help only where some policy rests on enough episodes.
-            if (np.asarray(count_effective(log, ratios)) >= _FEWEST_EPISODES).any():
-                choices = choose_actions(evidence.policies, log, log.states, key=evidence.key)
-                critics = self.critics or fit_critics(evidence)
-                values = value_log(critics.problem, critics.state, choices)
-            found = weigh_episodes(
-                log, ratios, values, evidence.settings.discount, key=evidence.key
-            )
-        return summarise_weights(found)
-
-
 class Weighted(eqx.Module):
     """Estimates `[policies, estimators]`, bootstrap deviations and effective episodes."""
 
     means: Float[Array, "*policies estimators"]
     deviations: Float[Array, "*policies estimators"]
     effective: Float[Array, "*policies"]
+
+
+@dataclass(frozen=True)
+class ImportanceWeighting(AbstractEstimator):
+    """One of `ESTIMATORS`. `weighted` holds all of them, if they were computed before."""
+
+    name: str = "doubly robust"
+    weighted: Weighted | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ESTIMATORS:
+            raise InputError(f"no estimator {self.name!r}; choose from {', '.join(ESTIMATORS)}")
+
+    def estimate(self, evidence: Evidence) -> list[Estimate]:
+        weighted = self.weighted or weigh_log(evidence)
+        return summarise_weights(weighted)[ESTIMATORS.index(self.name)]
+
+
+def weigh_log(evidence: Evidence, critics: Critics | None = None) -> Weighted:
+    """Compute all of `ESTIMATORS` for all policies; `critics` are those of FQE, if known."""
+    log = evidence.log
+    densities = log.log_densities
+    if densities is None:
+        note(
+            "the log has no action probabilities; importance weighting uses a behaviour policy "
+            "cloned from it, whose errors its intervals do not include"
+        )
+        with working("cloning the behaviour policy"):
+            densities = clone_densities(log, key=evidence.key)
+    with working("importance weighting"):
+        ratios = weigh_rows(evidence.policies, log, densities)
+        values = None
+        # Critics help only where some policy rests on enough episodes.
+        if (np.asarray(count_effective(log, ratios)) >= _FEWEST_EPISODES).any():
+            choices = choose_actions(evidence.policies, log, log.states, key=evidence.key)
+            critics = critics or fit_critics(evidence)
+            values = value_log(critics.problem, critics.state, choices)
+        return weigh_episodes(log, ratios, values, evidence.settings.discount, key=evidence.key)
 
 
 @eqx.filter_jit

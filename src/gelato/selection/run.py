@@ -11,20 +11,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from gelato.data.reference import load
+from gelato.data.reference import load_stored
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.progress import note
+from gelato.runs.files import report_damage
 from gelato.runs.folder import Run, open_run
 from gelato.runs.records import read_records
 from gelato.selection.cross_model import CrossModel
-from gelato.selection.estimate import Estimate, read_estimate
+from gelato.selection.estimate import AbstractEstimator, Estimate, read_estimate
 from gelato.selection.evidence import Evidence, SelectSettings
-from gelato.selection.fqe import fit_critics, summarise_critics
-from gelato.selection.importance import ImportanceWeighting
+from gelato.selection.fqe import FittedQ, fit_critics
+from gelato.selection.importance import ESTIMATORS as WEIGHTINGS
+from gelato.selection.importance import ImportanceWeighting, weigh_log
 from gelato.selection.log import Log, make_log
 from gelato.selection.models import Models, imagine_steps, own_model_of, read_models
 from gelato.selection.policies import group_by_shape, stack_policies
+from gelato.selection.replay import measure_bias
 from gelato.selection.rollouts import RolloutConfig, find_worst_reward, roll_out
 from gelato.selection.value import (
     CommonValue,
@@ -36,6 +39,8 @@ from gelato.selection.value import (
 from gelato.training.policies import TrainedPolicy, find_training, trained_policies
 
 FOLDER = "selection"
+# It changes when stored estimates of an older version lack something.
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,9 @@ class RunEstimates:
 
 def choose_settings(run: Path) -> SelectSettings:
     """Choose settings in proportion to the training, so that selecting stays cheap."""
-    records = read_records(Run(run).results)
-    updates = max([int(record["steps"] or 0) for record in records], default=0)
+    path = Run(run).results
+    with report_damage(path):
+        updates = max([int(record["steps"] or 0) for record in read_records(path)], default=0)
     settings = SelectSettings()
     critics = replace(
         settings.critics, updates=min(settings.critics.updates, max(100, updates // 15))
@@ -115,16 +121,22 @@ def estimate_run(
     path = folder / FOLDER
     with open_run(path, "selection", settings_of=str(described["fingerprint"])) as opened:
         if (path / f"{name}.json").exists():
-            return _read_estimates(folder, opened.read_json(name))
-        dataset = data or load(described["data"]["reference"])
-        if dataset.transitions.fingerprint() != described["fingerprint"]:
-            raise InputError(
-                f"{folder}: was trained on other data than {dataset.reference} (fingerprints "
-                "differ). Restore that data, or train again"
-            )
+            with report_damage(path / f"{name}.json"):
+                return _read_estimates(folder, opened.read_json(name))
+        dataset = data or load_stored(described["data"]["reference"])
+        check_data(folder, dataset)
         found = _estimate(folder, path, dataset, settings)
         opened.write_json(name, _describe_estimates(found))
     return found
+
+
+def check_data(run: Path, dataset: Dataset) -> None:
+    """Refuse data that the policies of a run were not trained on."""
+    if dataset.transitions.fingerprint() != Run(run).description["fingerprint"]:
+        raise InputError(
+            f"{run}: was trained on other data than {dataset.reference} (fingerprints differ). "
+            "Restore that data, or train again"
+        )
 
 
 def _estimate(run: Path, folder: Path, dataset: Dataset, settings: SelectSettings) -> RunEstimates:
@@ -149,7 +161,8 @@ def _estimate(run: Path, folder: Path, dataset: Dataset, settings: SelectSetting
         evidences.append(_gather(chosen, methods, models, log, settings))
     weight = _pool_weights(evidences)
     for group, evidence in zip(places, evidences, strict=True):
-        by_estimator = run_estimators(evidence, weight)
+        estimators = make_estimators(evidence, weight)
+        by_estimator = [estimator.estimate(evidence) for estimator in estimators]
         for row, place in enumerate(group):
             each = trained[place]
             method = methods[each.method]
@@ -173,19 +186,19 @@ def _estimate(run: Path, folder: Path, dataset: Dataset, settings: SelectSetting
     )
 
 
-def run_estimators(evidence: Evidence, common_weight: float) -> list[list[Estimate]]:
-    """Run all estimators; returns one list of estimates per estimator."""
+def make_estimators(evidence: Evidence, common_weight: float) -> list[AbstractEstimator]:
+    """Make all estimators. What several of them need is computed once."""
     critics = fit_critics(evidence)
     values = learn_values(evidence)
-    estimators = (
+    weighted = weigh_log(evidence, critics)
+    return [
         CrossModel(),
         CommonValue(common_weight, values),
+        FittedQ(critics),
         OwnValue(values),
         PathPenalty(),
-    )
-    found = [estimator.estimate(evidence) for estimator in estimators]
-    found.insert(2, summarise_critics(evidence, critics))
-    return found + ImportanceWeighting(critics).estimate_all(evidence)
+        *(ImportanceWeighting(name, weighted) for name in WEIGHTINGS),
+    ]
 
 
 def _gather(
@@ -211,7 +224,8 @@ def _gather(
     rollouts = roll_out(models.judges, policies, starts, own, config, key=key)
     imagined = imagine_steps(models.judges, policies, homes, log, settings.imagined, key=key)
     weights = [float(methods[each.method]["penalty_weight"]) for each in trained]
-    return Evidence(log, policies, settings, rollouts, imagined, np.array(weights))
+    bias = measure_bias(models.judges, log, key=key)
+    return Evidence(log, policies, settings, rollouts, imagined, np.array(weights), bias)
 
 
 def _spread(available: int, wanted: int) -> np.ndarray:
@@ -231,7 +245,7 @@ def _pool_weights(evidences: Sequence[Evidence]) -> float:
 
 def _name_settings(settings: SelectSettings, described: dict[str, Any]) -> str:
     """Name the file of estimates by everything that decides them."""
-    text = json.dumps([asdict(settings), described["fingerprint"]], sort_keys=True)
+    text = json.dumps([_VERSION, asdict(settings), described["fingerprint"]], sort_keys=True)
     return f"estimates-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 

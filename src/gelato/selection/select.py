@@ -6,23 +6,30 @@ come from returns in other models, because they are in the units of the log's ow
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
 
-from gelato.data.reference import load
+from gelato.data.reference import load_stored
 from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
+from gelato.runs.files import report_damage
 from gelato.runs.folder import Run
-from gelato.selection.budget import Trial, try_policies
+from gelato.selection.budget import Trial, choose_trial, try_policies
 from gelato.selection.estimate import Estimate, bound_mean, rank
 from gelato.selection.evidence import SelectSettings
-from gelato.selection.run import Candidate, estimate_run
-from gelato.training.policies import find_training, trained_policies
+from gelato.selection.run import Candidate, RunEstimates, check_data, estimate_run
+from gelato.selection.value import CommonValue, change_weight
+from gelato.training.policies import (
+    TrainedPolicy,
+    environment_for,
+    find_training,
+    trained_policies,
+)
 
 Verdict = Literal["better than the data", "do not deploy", "not shown to be better"]
 # Estimators that rank policies; the others are reported.
@@ -78,6 +85,7 @@ class Selection:
             "outside_share": self.outside_share,
             "common_weight": self.common_weight,
             "real_episodes": sum(len(trial.returns) for trial in self.trials),
+            "trials": [trial.describe() for trial in self.trials],
             "policies": policies,
         }
 
@@ -87,31 +95,60 @@ def select(
     *,
     settings: SelectSettings | None = None,
     budget: int = 0,
+    environment: str | None = None,
     data: Dataset | None = None,
 ) -> Selection:
     """Choose a policy of one or several runs on the same data.
 
-    No environment is used, unless `budget` allows some real episodes. The choice is stored in the
-    run's `selection.json`; `evaluate` and `export` then use it. `data` replaces the recorded
-    reference, for data that moved.
+    No environment is used, unless `budget` allows some real episodes; `environment` replaces the
+    one that recorded the data. The choice is stored in the run's `selection.json`; `evaluate` and
+    `export` then use it. `data` replaces the recorded reference, for data that moved.
     """
     folders = [runs] if isinstance(runs, str | Path) else list(runs)
     if not folders:
         raise InputError("name the folder of at least one run")
     if budget < 0:
         raise InputError(f"budget is {budget}; it must be at least 0")
-    _check_same_data(folders)
-    found = [estimate_run(folder, settings, data) for folder in folders]
-    candidates = [candidate for estimates in found for candidate in estimates.candidates]
-    dataset = data or load(found[0].dataset)
+    if environment is not None and not budget:
+        raise InputError("an environment has no effect without a budget of real episodes")
+    # Refuse what cannot succeed before minutes are spent on estimates.
+    trained = _check_same_data(folders)
+    if budget:
+        environment_for(replace(trained[0], environment=environment or trained[0].environment))
+    dataset = data or load_stored(trained[0].dataset)
+    check_data(find_training(folders[0]), dataset)
     behaviour = measure_behaviour(dataset)
+    found = [estimate_run(folder, settings, dataset) for folder in folders]
+    candidates, weight = pool_candidates(found)
     ranking = rank_candidates(candidates)
     trials: list[Trial] = []
     if budget:
-        trials = try_policies([candidate for candidate, _ in ranking], budget)
-    selection = decide(ranking, behaviour, found[0].dataset, found[0].common_weight, trials=trials)
-    Run(selection.chosen.run).write_json(_FILE, selection.describe())
+        trials = try_policies([candidate for candidate, _ in ranking], budget, environment)
+    selection = decide(ranking, behaviour, found[0].dataset, weight, trials=trials)
+    chosen_run = Run(selection.chosen.run)
+    with chosen_run.lock():
+        chosen_run.write_json(_FILE, selection.describe())
     return selection
+
+
+def pool_candidates(found: Sequence[RunEstimates]) -> tuple[list[Candidate], float]:
+    """Return the candidates of all runs with their values under one common λ, and that λ.
+
+    Each run measured its own. The common one is the median over policies.
+    """
+    weights = np.repeat(
+        [estimates.common_weight for estimates in found],
+        [len(estimates.candidates) for estimates in found],
+    )
+    weight, candidates = float(np.median(weights)), []
+    for run in found:
+        for candidate in run.candidates:
+            estimates = []
+            for estimate in candidate.estimates:
+                shared = estimate.estimator == CommonValue.name
+                estimates.append(change_weight(estimate, weight) if shared else estimate)
+            candidates.append(replace(candidate, estimates=tuple(estimates)))
+    return candidates, weight
 
 
 def rank_candidates(candidates: Sequence[Candidate]) -> list[tuple[Candidate, float]]:
@@ -143,7 +180,7 @@ def decide(
     chosen = ranking[0][0]
     estimate = chosen.find("cross-model") or Estimate("cross-model", float("nan"), problem="none")
     if trials:
-        best = max(trials, key=lambda trial: trial.mean)
+        best = choose_trial(trials)
         chosen, estimate = best.candidate, best.estimate
     outside = None
     other = chosen.find("cross-model")
@@ -151,6 +188,12 @@ def decide(
         outside = other.details.get("outside_share")
     verdict, reason = judge(estimate, behaviour, None if trials else outside)
     reasons = [reason, *_report_problems([candidate for candidate, _ in ranking])]
+    bias = estimate.details.get("reward_bias", 0.0)
+    if bias > 0:
+        reasons.append(
+            f"all models misjudge logged rewards by {bias:.3g} per step, which widens the interval "
+            f"by {estimate.details['widened']:,.4g} on both sides"
+        )
     return Selection(
         chosen,
         verdict,
@@ -223,9 +266,13 @@ def measure_agreement(candidates: Sequence[Candidate]) -> float | None:
 def find_selected(run: Path | str) -> dict[str, Any] | None:
     """Return the policy that `select` chose in a run, or None."""
     folder = Run(find_training(run))
-    if not (folder.folder / f"{_FILE}.json").exists():
+    path = folder.folder / f"{_FILE}.json"
+    if not path.exists():
         return None
-    return folder.read_json(_FILE)["chosen"]
+    with report_damage(path):
+        chosen = folder.read_json(_FILE)["chosen"]
+        _ = str(chosen["method"]), int(chosen["seed"]), str(chosen["run"])
+        return dict(chosen)
 
 
 def _lower(estimate: Estimate | None) -> float:
@@ -234,7 +281,8 @@ def _lower(estimate: Estimate | None) -> float:
     return estimate.details.get("lower_quantile", estimate.estimate)
 
 
-def _check_same_data(folders: Sequence[Path | str]) -> None:
+def _check_same_data(folders: Sequence[Path | str]) -> list[TrainedPolicy]:
+    """Return the policies of all runs; refuse runs on different data."""
     first, *others = [(folder, find_training(folder)) for folder in folders]
     fingerprint = Run(first[1]).description["fingerprint"]
     for folder, found in others:
@@ -243,8 +291,10 @@ def _check_same_data(folders: Sequence[Path | str]) -> None:
                 f"{folder}: its policies were trained on other data than those of {first[0]}; "
                 "select among policies of one dataset"
             )
+    trained = []
     for _, found in [first, *others]:
-        trained_policies(found)
+        trained += trained_policies(found)
+    return trained
 
 
 def _report_problems(candidates: Sequence[Candidate]) -> list[str]:

@@ -10,13 +10,13 @@ The common λ is what one unit of U costs in return: how much independent models
 return of a policy, divided by the U along its path.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from gelato.selection.estimate import AbstractEstimator, Estimate, bound_next
+from gelato.selection.estimate import AbstractEstimator, Estimate, bound_draw, bound_next
 from gelato.selection.evidence import Evidence
 from gelato.selection.rollouts import Rollouts
 from gelato.selection.temporal import find_problem, make_problem, train_critics
@@ -74,16 +74,34 @@ def value_under(
     """Return `V_r − λ V_U` of every policy, with one λ per policy."""
     found = []
     for row, weight in enumerate(weights):
-        members = values.rewards[row] - weight * values.penalties[row]
-        mean = float(members.mean())
+        rewards, penalties = values.rewards[row], values.penalties[row]
+        covariance = np.cov(rewards, penalties) if len(rewards) > 1 else np.zeros((2, 2))
         details = {
-            "reward_value": float(values.rewards[row].mean()),
-            "penalty_value": float(values.penalties[row].mean()),
-            "penalty_weight": float(weight),
+            "reward_value": float(rewards.mean()),
+            "penalty_value": float(penalties.mean()),
+            "reward_variance": float(covariance[0, 0]),
+            "penalty_variance": float(covariance[1, 1]),
+            "covariance": float(covariance[0, 1]),
+            "members": float(len(rewards)),
         }
-        bounds = bound_next(members, mean)
-        found.append(Estimate(name, mean, *bounds, values.problems[row], details))
+        unweighted = Estimate(name, 0.0, problem=values.problems[row], details=details)
+        found.append(change_weight(unweighted, float(weight)))
     return found
+
+
+def change_weight(estimate: Estimate, weight: float) -> Estimate:
+    """Return a value under another λ, from the moments of both heads in its details.
+
+    Policies of several runs are compared under one λ, and each run measured its own.
+    """
+    known = estimate.details
+    mean = known["reward_value"] - weight * known["penalty_value"]
+    variance = known["reward_variance"] + weight**2 * known["penalty_variance"]
+    # Rounding must not make the variance of a difference negative.
+    variance = max(variance - 2 * weight * known["covariance"], 0.0)
+    low, high = bound_draw(mean, variance, int(known["members"]))
+    details = {**known, "penalty_weight": weight}
+    return replace(estimate, estimate=mean, low=low, high=high, details=details)
 
 
 @dataclass(frozen=True)

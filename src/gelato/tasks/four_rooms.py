@@ -48,6 +48,9 @@ def list_free_cells() -> Int[np.ndarray, "cells 2"]:
     return np.argwhere(FREE)
 
 
+STATE_NAMES = ("x position", "y position")
+
+
 def encode_position(cells: Int[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 2"]:
     """Return the observations `(x, y)` of cells, scaled to `[-1, 1]`; `y` points upwards."""
     half = (SIZE - 1) / 2
@@ -203,6 +206,7 @@ FOUR_ROOMS = register_task(
         ("gelato/FourRooms-v0",),
         entry_point="gelato.tasks.four_rooms:FourRooms",
         steps=100,
+        state_names=STATE_NAMES,
         make_simulator=FourRoomsSimulator,
         presets={
             "default": {
@@ -231,6 +235,7 @@ FOUR_ROOMS_GOAL = register_task(
         entry_point="gelato.tasks.four_rooms:FourRooms",
         options={"goal": GOAL, "continue_at_goal": True, "starts": (5, 0, 6, 1), "longest_move": 1},
         steps=60,
+        state_names=STATE_NAMES,
         make_simulator=partial(FourRoomsSimulator, longest_move=1),
         presets={
             "default": {

@@ -118,6 +118,7 @@ def make_plan(
     fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
     plan = Plan(dataset, chosen, numbers, settings or parts.settings, environment, fitted)
     for group in plan.groups:
+        group.agent.check(transitions.action_space)
         split = plan.split_for(group.fit)
         if group.fit is not None and plan.find_given_model(group.fit) is None:
             group.fit.check(split)

@@ -43,7 +43,7 @@ def build_population(
     every = split.dataset.transitions
     # A terminal row needs no successor, because its target has no future value.
     transitions = every[np.asarray(every.has_successor | every.terminated)]
-    batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    batch = normalise_batch(transitions, scaling)
     rewards = jnp.asarray(transitions.rewards, jnp.float32)
     firsts = np.array([rows.start for rows in every.episode_slices])[:_INITIAL]
     first_states = jnp.asarray(scaling.states(np.asarray(every.states[firsts])))

@@ -8,7 +8,7 @@ from jaxtyping import Float, Num
 from gelato.data.spaces import Discrete
 from gelato.data.summary import episode_lengths, episode_returns, summarise
 from gelato.data.transitions import Dataset, choose_evenly
-from gelato.report.page.collect.source import name_actions, name_states
+from gelato.report.page.collect.source import name_actions
 from gelato.report.page.records import Column, DataSection
 
 # Columns that the page lists, and rows that their histograms count.
@@ -37,7 +37,7 @@ def collect_data(dataset: Dataset) -> DataSection:
     space = data.action_space
     actions = np.asarray(data.actions)[rows].reshape(len(rows), -1)
     shown = choose_columns(states)
-    names = name_states(dataset)
+    names = dataset.list_state_names()
     remarks = {} if len(rows) < 2 else find_suspicious_columns(states, names)
     if isinstance(space, Discrete):
         limits = [(0.0, float(space.n - 1))]

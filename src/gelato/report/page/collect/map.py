@@ -17,7 +17,7 @@ from gelato.progress import working
 from gelato.report.latent_space import build_decoder_metric, encode_states
 from gelato.report.page.collect.data import MOST_COLUMNS, choose_columns
 from gelato.report.page.collect.plane import Plane, find_plane
-from gelato.report.page.collect.source import Source, name_actions, name_states
+from gelato.report.page.collect.source import Source, name_actions
 from gelato.report.page.records import MapSection
 from gelato.training.policy_trust import choose_actions
 from gelato.uncertainty.bounds import Predicted, predict_pairs
@@ -68,7 +68,7 @@ def collect_map(source: Source, new_log: Dataset | None = None) -> MapPoints | N
         overlay = None
         if new_log is not None:
             overlay = _describe_new_log(source, new_log, plane, columns)
-    names = name_states(fitted.dataset)
+    names = tuple(fitted.dataset.list_state_names())
     section = MapSection(
         title=_title(codes.shape[1], plane),
         axes=("z[0]", "z[1]") if plane.variance is None else ("component 1", "component 2"),

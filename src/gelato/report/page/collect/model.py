@@ -5,7 +5,7 @@ import numpy as np
 from gelato.model.check import check_model
 from gelato.model.fans import sample_fan
 from gelato.progress import working
-from gelato.report.page.collect.source import Source, name_states
+from gelato.report.page.collect.source import Source
 from gelato.report.page.records import ModelSection
 
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -21,7 +21,7 @@ def collect_model(source: Source) -> ModelSection | None:
         if check is None:
             return None
         fan = sample_fan(fitted, seed_index=source.model_index)
-    names = name_states(fitted.dataset)
+    names = tuple(fitted.dataset.list_state_names())
     fans = []
     for dimension in fan.moving:
         quantiles = np.quantile(fan.sampled[:, :, dimension], _LEVELS, axis=0)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Int
 
-from gelato.data.reference import load
+from gelato.data.reference import load, load_stored
 from gelato.data.transitions import Dataset, find_held_out
 from gelato.errors import InputError
 from gelato.model.training import FittedModel, NoModelError, load_model
@@ -54,7 +54,7 @@ class Source:
         reference = self.fitted_to or self.description["data"]["reference"]
 
         def read() -> Dataset:
-            dataset = load(reference)
+            dataset = load(reference) if self.fitted_to else load_stored(reference)
             if dataset.transitions.fingerprint() != self.description["fingerprint"]:
                 raise InputError(
                     f"{reference} is not the data of this run (fingerprints differ). Name the "
@@ -189,17 +189,8 @@ def open_source(run: Path | str, fitted_to: str | None = None) -> Source:
     return source
 
 
-def name_states(dataset: Dataset) -> tuple[str, ...]:
-    """Name the columns of the states: by their names in the log, if it has names."""
-    return _name_columns(dataset, "state", dataset.transitions.states.shape[1])
-
-
 def name_actions(dataset: Dataset) -> tuple[str, ...]:
     """Name the columns of the actions."""
     actions = dataset.transitions.actions
-    return _name_columns(dataset, "action", 1 if actions.ndim == 1 else actions.shape[1])
-
-
-def _name_columns(dataset: Dataset, kind: str, count: int) -> tuple[str, ...]:
-    known: tuple[str, ...] = getattr(dataset, f"{kind}_names", ())
-    return known or tuple(f"{kind}[{number}]" for number in range(count))
+    count = 1 if actions.ndim == 1 else actions.shape[1]
+    return tuple(dataset.name_action(column) for column in range(count))

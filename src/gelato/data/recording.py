@@ -1,0 +1,116 @@
+"""An opened file of logged data: named columns, of which the chosen ones are read."""
+
+import abc
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from gelato.errors import InputError
+from gelato.progress import note
+
+# Warn if single precision divides the range of a column into fewer steps than this.
+_FEWEST_STEPS = 1_000
+# A row of bytes with two axes of at least this length is an image.
+_IMAGE_SIDE = 16
+# Fields that keep double precision or their own type; all others become single precision.
+EXACT_FIELDS = ("time", "episode", "splits")
+
+
+class AbstractRecording(abc.ABC):
+    """The named columns of a file. Errors name it by `source`."""
+
+    source: str
+    names: list[str]
+    labels: Mapping[str, Sequence[str]]
+    """Names of the entries of vector columns, where the file has them."""
+    widths: dict[str, int]
+    """Number of values per row of each column that was read."""
+    texts: Collection[str] = ()
+    """Columns of text."""
+
+    @abc.abstractmethod
+    def read(self, chosen: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+        """Read the columns of each field; several columns become one array."""
+
+    def name_values(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return a name for every value per row of these columns.
+
+        A single vector without names of its entries has no names; the task may know some.
+        """
+        if len(columns) == 1 and self.widths[columns[0]] > 1 and columns[0] not in self.labels:
+            return ()
+        names: list[str] = []
+        for column in columns:
+            width = self.widths[column]
+            labels = self.labels.get(column, ())
+            if width == 1:
+                names.append(labels[0] if len(labels) == 1 else column)
+            elif len(labels) == width:
+                names += labels
+            else:
+                names += [f"{column}[{place}]" for place in range(width)]
+        return tuple(names)
+
+
+class ArrayRecording(AbstractRecording):
+    """A file that holds one array for each column, such as .npz and HDF5."""
+
+    def __init__(self, source: str, names: Sequence[str], read: Callable[[str], np.ndarray]):
+        self.source = source
+        self.names = list(names)
+        self.labels: dict[str, Sequence[str]] = {}
+        self.widths: dict[str, int] = {}
+        self._read_one = read
+
+    def read(self, chosen: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+        return {field: self._read_field(field, names) for field, names in chosen.items()}
+
+    def _read_field(self, field: str, names: Sequence[str]) -> np.ndarray:
+        parts: list[np.ndarray] = []
+        for name in names:
+            what = f"{self.source}: {name}"
+            array = self._read_one(name)
+            refuse_image(array.dtype, array.shape[1:], what)
+            if field not in EXACT_FIELDS:
+                array = compact(array, what)
+            self.widths[name] = int(np.prod(array.shape[1:], dtype=np.int64))
+            if parts and len(np.atleast_1d(array)) != len(parts[0]):
+                raise InputError(
+                    f"{what} has {len(np.atleast_1d(array)):,} rows, {names[0]} "
+                    f"{len(parts[0]):,}; every column must have one row per step"
+                )
+            parts.append(array if len(names) == 1 else array.reshape(len(array), -1))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def refuse_image(dtype: np.dtype, shape: Sequence[int], what: str) -> None:
+    """Refuse a column of images, which cannot be flattened into a vector of useful size."""
+    large = [size for size in shape if size >= _IMAGE_SIDE]
+    if dtype == np.uint8 and len(large) >= 2:
+        size = "×".join(map(str, shape))
+        raise InputError(
+            f"{what} holds images ({size}), which cannot be read yet; in a file, choose the "
+            "other columns with ,observations=NAME|NAME"
+        )
+
+
+def compact(array: np.ndarray, what: str) -> np.ndarray:
+    """Convert doubles to single precision early, so that large columns fit into memory."""
+    if array.dtype != np.float64:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        if array.ndim and array.size:
+            warn_if_coarse(array.min(axis=0).ravel(), array.max(axis=0).ravel(), what)
+        return array.astype(np.float32)
+
+
+def warn_if_coarse(low: np.ndarray, high: np.ndarray, what: str) -> None:
+    """Warn about a column that single precision cannot resolve, such as a date in seconds."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        width, step = high - low, np.spacing(np.maximum(-low, high).astype(np.float32))
+    for column in np.flatnonzero((width > 0) & (width < _FEWEST_STEPS * step))[:1]:
+        note(
+            f"{what}: column {column} varies by {width[column]:.3g}, but single precision stores "
+            f"its values in steps of {step[column]:.2g}. Subtract the first value from the whole "
+            "column before you save the file"
+        )
