@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-FOREIGN = ("mujoco", "minari", "gymnasium", "h5py", "tyro", "optax", "highway_env")
+FOREIGN = ("mujoco", "minari", "gymnasium", "h5py", "tyro", "matplotlib", "highway_env")
 STAGES = ("tasks", "data", "model", "uncertainty", "dynamics", "mdp", "agents", "policy", "runs")
 
 

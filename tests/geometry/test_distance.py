@@ -93,6 +93,7 @@ def test_the_pairs_of_a_matrix_are_those_above_its_diagonal():
     np.testing.assert_array_equal(ends[:, 0], columns[5:])
 
 
+@pytest.mark.slow
 def test_all_functions_have_one_default_solver():
     points = jr.normal(jr.key(0), (3, 3))
     matrix = pairwise(paraboloid(), points)

@@ -112,6 +112,7 @@ def test_the_default_solver_reaches_the_tolerance(tolerance):
     np.testing.assert_array_equal(found.converged, found.error <= tolerance)
 
 
+@pytest.mark.slow
 def test_one_pair_in_a_program_and_a_batch_on_the_host_agree():
     manifold = sphere(3)
     a, b = manifold.draw_pairs("far", 3)

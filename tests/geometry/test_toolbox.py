@@ -215,6 +215,7 @@ def test_the_expected_length_is_at_most_the_length_of_the_expected_metric(decode
     assert found.length <= measure_pairs(riemann, z[None], (z + v)[None], Converged(6, 16))[0]
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_distance_agrees_with_finite_differences(torus):
     a, b, solver = jnp.array([0.0, 0.5]), jnp.array([1.2, 1.4]), Adaptive(1e-6)
 

@@ -150,11 +150,12 @@ class Adaptive(AbstractSolver):
             return self._solve(metric, curve, level, needed)
 
         found = jax.vmap(solve)(shapes)
-        lengths = jnp.where(jnp.isfinite(found.length), found.length, jnp.inf)
-        shortest = jnp.argmin(lengths)
+        # A curve that left the chart can look short between the nodes. Its error is then large.
+        bounds = found.length * (1 + found.error)
+        shortest = jnp.argmin(jnp.where(jnp.isfinite(bounds), bounds, jnp.inf))
         best = jax.tree.map(lambda leaf: leaf[shortest], found)
         different = jax.vmap(lambda curve: _differ(metric, best, curve))(found.curve)
-        equal = jnp.abs(lengths - best.length) <= (found.error + best.error) * best.length
+        equal = jnp.abs(found.length - best.length) <= (found.error + best.error) * best.length
         several = jnp.any(different & equal & (found.error <= DISTINCT))
         best = eqx.tree_at(lambda g: g.several, best, several)
         return self._advance(needed, search, best, found.length[0], level)

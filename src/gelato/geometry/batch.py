@@ -61,37 +61,54 @@ class Pairs:
         """Dimension of the points."""
         return self.starts.shape[1]
 
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the coordinates."""
+        return jnp.result_type(self.starts)
+
     def select(self, begin: int, end: int) -> tuple[Array, Array]:
         """Take the points of some pairs."""
         starts = jnp.asarray(self.starts[self.rows[begin:end]])
         return starts, jnp.asarray(self.ends[self.columns[begin:end]])
 
 
-class Triangle(Pairs):
+class Triangle:
     """All pairs of different rows of one set of points, in the order of `np.triu_indices`.
 
     The row numbers are computed on use, because those of 10,000 points would fill 800 MB.
     """
 
     def __init__(self, points: Float[Host, "n dim"]):
-        lengths = np.arange(len(points) - 1, -1, -1)
-        firsts = np.concatenate([[0], np.cumsum(lengths)])
-        super().__init__(points, points, firsts, np.arange(len(points)))
+        self.points = points
+        # The number of the first pair of each row, and the number of pairs.
+        self.firsts = np.concatenate([[0], np.cumsum(np.arange(len(points) - 1, -1, -1))])
 
     @property
     def count(self) -> int:
-        return int(self.rows[-1])
+        """Number of pairs."""
+        return int(self.firsts[-1])
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the points."""
+        return self.points.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the coordinates."""
+        return jnp.result_type(self.points)
 
     def select(self, begin: int, end: int) -> tuple[Array, Array]:
+        """Take the points of some pairs."""
         pairs = np.arange(begin, min(end, self.count))
-        rows = np.searchsorted(self.rows, pairs, side="right") - 1
-        columns = pairs - self.rows[rows] + rows + 1
-        return jnp.asarray(self.starts[rows]), jnp.asarray(self.ends[columns])
+        rows = np.searchsorted(self.firsts, pairs, side="right") - 1
+        columns = pairs - self.firsts[rows] + rows + 1
+        return jnp.asarray(self.points[rows]), jnp.asarray(self.points[columns])
 
 
 def solve_pairs(
     metric: AbstractMetric,
-    pairs: Pairs,
+    pairs: Pairs | Triangle,
     solver: AbstractSolver,
     chunk_size: int | None,
     keep: Callable[[Geodesic], Kept],
@@ -103,10 +120,9 @@ def solve_pairs(
     check_pairs(metric, pairs)
     chunk_size = chunk_size or choose_chunk_size(pairs.dim, solver)
     if isinstance(solver, Adaptive):
-        dtype = jnp.result_type(pairs.starts)
-        solver.check(pairs.dim, dtype)
+        solver.check(pairs.dim, pairs.dtype)
         # As an array, so that all tolerances share the compiled programs.
-        tolerance = jnp.asarray(solver.tolerance, dtype)
+        tolerance = jnp.asarray(solver.tolerance, pairs.dtype)
         solver = eqx.tree_at(lambda solver: solver.tolerance, solver, tolerance)
     begins = range(0, pairs.count, BLOCK * chunk_size)
     kept = []
@@ -260,7 +276,7 @@ def _refine(metric: AbstractMetric, solver: Adaptive, level: int, search: Search
     return jax.vmap(refine)(search)
 
 
-def check_pairs(metric: AbstractMetric, pairs: Pairs) -> None:
+def check_pairs(metric: AbstractMetric, pairs: Pairs | Triangle) -> None:
     """Raise an error if there is nothing to measure or a tensor field is no metric."""
     if not pairs.count:
         raise InputError("There are no pairs to measure. Pass at least one point.")

@@ -114,7 +114,10 @@ def _pair_rows(starts: Float[Host, "pairs dim"], ends: Float[Host, "pairs dim"])
 
 
 def _measure(
-    metric: AbstractMetric, pairs: Pairs, solver: AbstractSolver | None, chunk_size: int | None
+    metric: AbstractMetric,
+    pairs: Pairs | Triangle,
+    solver: AbstractSolver | None,
+    chunk_size: int | None,
 ) -> Float[np.ndarray, " pairs"]:
     found = solve_pairs(metric, pairs, solver or Adaptive(), chunk_size, _keep_numbers)
     lengths, errors, converged = (np.asarray(part) for part in found)
