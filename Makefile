@@ -21,17 +21,21 @@ demo: $(INSTALLED)
 	$(BIN)/python experiments/figures/penalties.py --run demo/four-rooms-model --out demo/penalties.png
 	$(BIN)/gelato train four-rooms-hole,transitions=10000 --method gelato gelato-none --penalty-weight 4 --real-fraction 0.5 --seeds 3 --run demo/hole
 	$(BIN)/python experiments/figures/paths.py --run demo/hole --out demo/paths.png
+	$(BIN)/gelato select demo/hole
+	$(BIN)/gelato report demo/hole --out demo/report.html
 	@echo "figures: demo/four-rooms-data.png demo/four-rooms.png demo/penalties.png demo/paths.png"
+	@echo "report: $(CURDIR)/demo/report.html"
 
 test: lint types layers unit
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m slow
 
-# PyTorch's CPU build first, so that Stable-Baselines3 does not bring the one for GPUs.
+# PyTorch's CPU build first, so that Stable-Baselines3 does not bring the one for GPUs. The tests of
+# the report page use the system's Chromium (Debian package `chromium`) and are skipped without it.
 test-integrations: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sb3,wandb,mlflow]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,mlflow,sb3,wandb]'
 	$(BIN)/pytest -m integration
 
 # The site, in site/. It runs the tutorials, and fails at broken links, missing anchors and public

@@ -131,6 +131,38 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "× stochman": "{times_stochman:.1f}",
         }
     ),
+    "geometry_reliability": _rows(
+        {
+            "manifold": "{manifold}",
+            "pairs": "{pairs:d} {range}",
+            "tolerance": "{tolerance:.0e}",
+            "below the estimate": "{covered:.1%}",
+            "estimate / error": "{median_ratio:.1f}",
+            "converged": "{converged:.1%}",
+            "of these wrong": "{wrong:.1%}",
+            "median error": "{median_error:.1e}",
+            "largest": "{largest_error:.1e}",
+            "largest, converged": "{largest_error_converged:.1e}",
+        }
+    ),
+    "geometry_matrix": _rows(
+        {
+            "solver": "{solver}",
+            "d": "{dimension:d}",
+            "CPU hours": "{cpu_hours:.2f}",
+            "additional memory": "{additional_gib:.2f} GiB",
+        }
+    ),
+    "geometry_peers": _rows(
+        {
+            "manifold": "{manifold}",
+            "solver": "{solver}",
+            "pairs per CPU second": "{per_cpu_second:,.0f}",
+            "median error": "{median_error:.1e}",
+            "95% error": "{p95_error:.1e}",
+            "× GEORCE": "{times_georce:.1f}",
+        }
+    ),
     "uncertainty": tables.uncertainty_table,
     "driving_uncertainty": tables.uncertainty_table,
     "penalty_weights": tables.penalty_weight_table,

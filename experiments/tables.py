@@ -399,7 +399,7 @@ def chaos_table(records: list[Record]) -> str:
     kills = late = trials = faults = 0
     for record in records:
         kind, where = str(record["kind"]), str(record["where"])
-        if kind == "broken copy":
+        if kind in ("broken copy", "time"):
             continue
         count = counts.setdefault((kind, where), [0, 0])
         count[0] += int(record["trials"] or 0)
@@ -414,16 +414,13 @@ def chaos_table(records: list[Record]) -> str:
     ]
     rows.append(("**all**", "", f"{trials:,}", f"{faults:,}"))
     table = markdown_table(["disturbance", "command and stage", "trials", "faults"], sorted(rows))
-    sittings = {
-        (record["seed"], record["machine"], record["hours"])
-        for record in records
-        if record["kind"] != "broken copy"
-    }
     lines = [table]
     if kills:
         lines.append(f"\n{kills:,} kills, {late / kills:.0%} of them after the first checkpoint.\n")
-    for seed, machine, hours in sorted(sittings, key=str):
-        lines.append(f"Seed {seed}: {machine}, {hours} hours.\n")
+    for record in select(records, kind="time"):
+        seconds = record["seconds"]
+        took = "time not recorded" if seconds is None else f"{float(seconds) / 3600:.2f} hours"
+        lines.append(f"Seed {record['seed']}: {record['where']}, {took}.\n")
     return "".join(lines)
 
 

@@ -43,6 +43,7 @@ _REGISTRIES = (
     ("gelato.uncertainty.registry", "_PENALTIES"),
     ("gelato.training.presets", "_METHODS"),
     ("gelato.report.figures", "_FIGURES"),
+    ("gelato.runs.loggers", "_LOGGERS"),
 )
 
 

@@ -164,7 +164,7 @@ COMMANDS = (
         "model fit",
     ),
     *("model check", "uncertainty", "trust", "train", "methods", "settings", "select"),
-    *("evaluate", "table", "export", "figure"),
+    *("evaluate", "table", "export", "figure", "report"),
 )
 
 

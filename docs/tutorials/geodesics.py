@@ -44,7 +44,7 @@ def globe(z):
 
 sphere = Pullback(globe)
 paris, tokyo = jnp.radians(jnp.array([[48.9, 2.4], [35.7, 139.7]]))
-found = distance(sphere, paris, tokyo, Converged())
+found = distance(sphere, paris, tokyo)
 exact = jnp.arccos(globe(paris) @ globe(tokyo))
 print(f"Paris to Tokyo: {6371 * found:,.0f} km, exact: {6371 * exact:,.0f} km")
 
@@ -81,11 +81,11 @@ start, end = jnp.array([-1.0, 0.1]), jnp.array([1.0, 0.1])
 over = Straight(nodes=64)(landscape, start, end)
 around = connecting_geodesic(landscape, start, end)
 print(f"over the hill {over.length:.2f}, around it {around.length:.2f}")
-print("converged:", around.converged)
+print(f"estimated error {around.error:.1e}, several shortest paths: {around.several}")
 
 # %% [markdown]
-# Always look at `converged`. If it is false, the path is only an upper bound of the distance. Use
-# more modes or iterations: `Converged(modes=16, iterations=300)`.
+# Every geodesic carries an estimate of its relative error. `converged` means that the error is at
+# most the tolerance of the solver, by default a thousandth: `Adaptive(tolerance=1e-3)`.
 #
 # ## Stay close to the data
 #
@@ -150,8 +150,8 @@ print("rows:", neighbours.indices[0], "distances:", neighbours.distances[0].roun
 # %% [markdown]
 # ## What can go wrong
 #
-# - **Several shortest paths.** There are two ways around a hill. The solver returns the one that it
-#   reaches from a straight start. `Graph` finds the shorter one if the path must be global.
+# - **Several shortest paths.** There are two ways around a hill. `several` is true if the solver
+#   found two paths of the same length. No solver can exclude a shorter path that it never tried.
 # - **A constant σ** adds nothing: only *changes* of σ count. Check `scale` between your points.
-# - **Speed.** `Near()` is the solver for many near pairs, `Converged()` for few far ones. The
+# - **Speed.** `Near()` is the solver for millions of near pairs; its `error` says where it fails. The
 #   [guide](../guide/geometry.md) compares all solvers.

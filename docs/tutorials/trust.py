@@ -114,7 +114,7 @@ verdict = trust(states, pushes)
 spread = np.asarray(log.transitions.states).std(axis=0)
 error = np.sqrt((((verdict.next_states - swing(states, pushes)) / spread) ** 2).mean(axis=1))
 
-# %% alt="Three maps over angle and speed of the pendulum. Left: the log covers a region around hanging down. Middle: U is zero there and grows outside. Right: the true error of the model is small inside the same region and large outside."
+# %% alt="Three maps over angle and speed of the pendulum. Left: the log covers a disc around hanging down. Middle: U is zero in the disc and large outside. Right: the true error is small in the disc and ten times larger outside."
 logged = np.asarray(log.transitions.states)
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), sharey=True, layout="constrained")
 logged_angles = np.arctan2(-logged[:, 1], -logged[:, 0])

@@ -28,8 +28,9 @@ PLAN = {
     "signal": (200, 6),
     "full disk": (50, 4),
     "deleted folder": (20, 2),
-    "several processes": (4, 0),
+    "several processes": (40, 3),
     "kill": (200, 0),
+    "hostile by Hypothesis": (40, 2),
 }
 _BATCH = 20
 _SLOW = ("train gelato", "train mopo", "train gelato (PPO)")
@@ -72,6 +73,7 @@ class Journal:
 
 def main() -> int:
     """Run the plan and print the counts."""
+    begun = time.monotonic()
     options = _parse()
     options.work = options.work.absolute()
     options.work.mkdir(parents=True, exist_ok=True)
@@ -88,7 +90,6 @@ def main() -> int:
         (options.work / f"trials-{options.seed}.jsonl").unlink(missing_ok=True)
     journal = Journal(options.work / f"trials-{options.seed}.jsonl")
     spawner = processes.Spawner()
-    begun = time.monotonic()
     deadline = begun + (options.seconds or (150 if options.short else 1e9))
     bench = faults.Bench(options.work, spawner)
     named = options.cases or list(commands.CASES)
@@ -99,6 +100,7 @@ def main() -> int:
     trainings = [name for name in named if commands.CASES[name].compiles]
     # The other trainings take a hundred times as long to continue.
     often = [name for name in named if name not in _SLOW] * 8 + [n for n in named if n in _SLOW]
+    fast = [name for name in named if name in (commands.LOOP, "data make", "data import")] or named
     often_trained = [name for name in often if commands.CASES[name].compiles]
     disturb = {
         "data kill": (faults.kill, data),
@@ -107,20 +109,25 @@ def main() -> int:
         "signal": (faults.send_signal, often),
         "full disk": (faults.fill_disk, often),
         "deleted folder": (faults.delete_folder, often),
-        "several processes": (faults.run_several, data or named),
+        "several processes": (faults.run_several, fast),
     }
+    skipped = 0
     for kind, (full, short) in PLAN.items():
         if options.only and kind not in options.only:
             continue
         count = options.trials or (short if options.short else full)
         missing = [n for n in range(count) if n not in journal.done(kind)]
-        if kind in ("full disk",) and os.geteuid():
-            print("full disk: skipped, only an administrator can mount a small disk")
+        if kind == "full disk" and not faults.can_mount(options.work):
+            print("full disk: skipped, this process may not mount a small disk")
             continue
         if kind == "corruption":
             for name in trainings:
                 _prepare(bench, commands.CASES[name], damage)
         while missing and time.monotonic() < deadline:
+            if kind == "hostile by Hypothesis":
+                number, missing = missing[0], missing[1:]
+                _search(spawner, journal, options, number, hostile)
+                continue
             if kind.startswith("hostile"):
                 numbers, missing = missing[:_BATCH], missing[_BATCH:]
                 _attack(spawner, journal, options, kind, numbers, hostile)
@@ -140,7 +147,10 @@ def main() -> int:
             seconds = round(time.monotonic() - started, 2)
             label = {"case": verdict.case, "stage": verdict.stage, "fault": verdict.fault}
             journal.add(kind=kind, number=number, **label, seconds=seconds)
+        skipped += len(missing)
     spawner.close()
+    if skipped:
+        print(f"{skipped:,} trials of the plan are left, because the time was over")
     journal.add(kind="sitting", number=0, fault="", seconds=round(time.monotonic() - begun))
     return _report(journal, options)
 
@@ -164,7 +174,7 @@ def _attack(
     """Read hostile files in a process of their own; if it dies, read them one by one."""
     import shutil
 
-    folder = options.work / "hostile"
+    folder, begun = options.work / "hostile", time.monotonic()
     what = kind.removeprefix("hostile ")
     seeds = [(options.seed * 1000 + list(PLAN).index(kind), number) for number in numbers]
     shutil.rmtree(folder, ignore_errors=True)
@@ -173,11 +183,34 @@ def _attack(
         fault = found[place] if found else ""
         if found is None:
             shutil.rmtree(folder, ignore_errors=True)
-            status, one = spawner.call(
-                hostile.attack_many, what, [seeds[place]], folder, seconds=60
-            )
+            status, one = spawner.call(hostile.attack_many, what, [seeds[place]], folder)
             fault = one[0] if one else f"the process died (status {status})"
-        journal.add(kind=kind, number=number, case=what, stage="", fault=fault, seconds=0.0)
+        seconds, begun = time.monotonic() - begun, time.monotonic()
+        journal.add(
+            kind=kind, number=number, case=what, stage="", fault=fault, seconds=round(seconds, 3)
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _search(spawner: Any, journal: Journal, options: Any, number: int, hostile: Any) -> None:
+    """Let Hypothesis look for a harmful file, and record how many files it made."""
+    import shutil
+
+    folder, begun = options.work / "hostile", time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    kind = hostile.KINDS[number % len(hostile.KINDS)]
+    seed = 1000 * options.seed + number
+    status, found = spawner.call(hostile.search, kind, seed, _BATCH, folder)
+    made, fault = found or (1, f"the process died (status {status})")
+    journal.add(
+        kind="hostile by Hypothesis",
+        number=number,
+        case=kind,
+        stage="",
+        fault=fault,
+        files=made,
+        seconds=round(time.monotonic() - begun, 3),
+    )
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -194,10 +227,8 @@ def _report(journal: Journal, options: argparse.Namespace) -> int:
             key = (trial["kind"], f"{trial['case']}, {trial['stage']}")
         if trial["stage"] == "ended before the kill":
             continue
-        trials[key] += 1
+        trials[key] += trial.get("files", 1)
         faults[key] += bool(trial["fault"])
-    # A sitting that was killed has no line of its own, so the trials are added up.
-    seconds = sum(trial["seconds"] for trial in journal.trials if trial["kind"] != "sitting")
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
     records: list[Record] = []
     for (kind, where), count in sorted(trials.items()):
@@ -209,10 +240,18 @@ def _report(journal: Journal, options: argparse.Namespace) -> int:
                 "trials": count,
                 "faults": faults[kind, where],
                 "seed": options.seed,
-                "machine": machine,
-                "hours": round(seconds / 3600, 2),
             }
         )
+    # A sitting that was killed has no line of its own, so the trials are added up.
+    seconds = sum(trial["seconds"] for trial in journal.trials if trial["kind"] != "sitting")
+    records.append(
+        {
+            "kind": "time",
+            "where": machine,
+            "seed": options.seed,
+            "seconds": round(seconds),
+        }
+    )
     print(f"{sum(trials.values()):,} trials, {sum(faults.values()):,} faults")
     if options.results is not None:
         merge_records(options.results, records, keys=("kind", "where", "seed"))

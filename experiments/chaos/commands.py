@@ -26,7 +26,7 @@ from gelato.runs.npz import read_arrays
 _SAC = ("sac.hidden=(8,)", "sac.epoch=5", "sac.branches=4", "sac.horizon=2", "sac.replay=16")
 _LATENT = ("hidden=(8,)", "forward_hidden=(8,)", "decoders=2", "batch_size=16", "updates=20")
 _TINY_MODEL = tuple(f"latent.model.{setting}" for setting in (*_LATENT, "variance_updates=10"))
-_ENSEMBLE = ("members=3", "elites=2", "hidden=(8,)", "updates=20", "batch_size=8")
+_ENSEMBLE = ("elites=2", "members=3", "hidden=(8,)", "updates=20", "batch_size=8")
 _TINY_ENSEMBLE = tuple(f"ensemble.ensemble.{setting}" for setting in _ENSEMBLE)
 _PPO = ("hidden=(8,)", "episodes=4", "steps=5", "passes=1", "minibatches=1")
 _NEAR = ("settings.neighbours=3", "settings.points=100")
@@ -49,10 +49,15 @@ class Case:
 
 
 def _train(name: str, data: str, method: str, *settings: str, updates: int = 20) -> Case:
-    options = [option for setting in settings for option in ("--set", setting)]
     short = ("--updates", str(updates), "--evaluations", "2", "--episodes", "1")
+    # One policy, so that no selection follows.
+    weight = () if method == "bc" else ("--penalty-weight", "1")
+    if any(setting.startswith("sac") for setting in settings):
+        weight += ("--real-fraction", "0.5")
     run = ("--run", "{root}/run")
-    return Case(name, ("train", data, "--method", method, *run, *short, *options))
+    return Case(
+        name, ("train", data, "--method", method, *run, *short, *weight, "--set", *settings)
+    )
 
 
 # The training loop with its run folder, but with a block of NumPy: a trial takes a moment.

@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.chaos import commands
 from experiments.chaos.commands import CASES, Case, compare, describe, run_case
-from experiments.chaos.processes import Spawner, run_and_die, watch_calls
+from experiments.chaos.processes import Spawner, run_and_die, run_together, watch_calls
 from gelato.runs.files import is_leftover
 
 _LATE_SHARE = 0.9
@@ -54,6 +54,8 @@ class Bench:
 
     def clear(self) -> None:
         """Make the folder of the next trial."""
+        if self.root.is_mount():  # The harness was killed while it had mounted a small disk.
+            subprocess.run(["umount", "--lazy", str(self.root)], check=True)
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
 
@@ -191,6 +193,17 @@ def small_disk(folder: Path, size: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+def can_mount(work: Path) -> bool:
+    """Return whether this process may mount a small disk; many containers do not allow it."""
+    folder = work / "mount"
+    folder.mkdir(exist_ok=True)
+    try:
+        with small_disk(folder, 4096):
+            return True
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
 def fill_disk(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
     """Run a case on a disk that is too small, make room and repeat the command."""
     bench.prepare(case)
@@ -231,23 +244,15 @@ def delete_folder(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict
 
 
 def run_several(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
-    """Run one command in several processes at once. One of them does the work."""
-    del rng
+    """Run one command in several processes that begin together. One of them does the work."""
     bench.prepare(case)
     bench.clear()
-    code = (
-        "import sys; from pathlib import Path; from experiments.chaos.commands import *;"
-        "prepare_process(); end = run_case(CASES[sys.argv[1]], Path(sys.argv[2]));"
-        "sys.stderr.write(end.traceback + end.output); sys.exit(end.code)"
-    )
-    command = [os.sys.executable, "-c", code, case.name, str(bench.root)]
-    running = [
-        subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    ends = [(process.communicate()[1], process.returncode) for process in running]
-    wrong = [end for end in ends if end[1] not in (0, 2) or "Traceback" in end[0]]
-    worked = [end for end in ends if "expect about" in end[0] or "resuming" in end[0]]
-    if wrong or len(worked) > 1 or all(code for _, code in ends):
+    count = int(rng.integers(2, 5))
+    _, ends = bench.spawner.call(run_together, case.name, bench.root, count)
+    if ends is None:
+        return Verdict(case.name, _BEFORE, "a process died")
+    wrong = [end for end in ends if end.code not in (0, 2) or end.traceback]
+    worked = [end for end in ends if "expect about" in end.output or "resuming" in end.output]
+    if wrong or len(worked) > 1 or all(end.code for end in ends):
         return Verdict(case.name, _BEFORE, f"ends: {ends}")
     return Verdict(case.name, _BEFORE, bench.verify(case))

@@ -5,13 +5,17 @@ import os
 import pickle
 import resource
 import time
+import traceback
 import zipfile
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import h5py
+import hypothesis
 import numpy as np
+from hypothesis import strategies
 
 import gelato
 from experiments.chaos import commands
@@ -21,8 +25,9 @@ from gelato.runs.folder import open_run
 
 _FIELDS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
 _DTYPES = ("f8", "f4", "f2", "i8", "u1", "?", "c8", "S3", "U2", "M8[s]", "V5", "O", ">f4", "i4")
-# A file of kilobytes may not cost more than this.
+# A file of kilobytes may not cost more than this, in seconds of computing.
 _SECONDS, _MEGABYTES = 20.0, 400
+KINDS = ("npz", "hdf5", "minari", "run folder")
 
 
 class _Payload:
@@ -35,9 +40,11 @@ class _Payload:
         return os.mkdir, (str(self.proof),)
 
 
-def attack(kind: str, seed: tuple[int, int], folder: Path) -> str:
-    """Write one hostile file, read it, and say what harm it did, or nothing."""
-    rng = np.random.default_rng(seed)
+def attack(kind: str, rng: Any, folder: Path) -> str:
+    """Write one hostile file, read it, and say what harm it did, or nothing.
+
+    `rng` is a generator of random numbers, or Hypothesis in its place.
+    """
     os.environ["MINARI_DATASETS_PATH"] = str(folder / "store")
     proof, victim = folder / "proof", folder / "victim"
     victim.write_text("precious")
@@ -49,9 +56,9 @@ def attack(kind: str, seed: tuple[int, int], folder: Path) -> str:
         "minari": _write_minari,
         "run folder": _write_run,
     }[kind](work, proof, victim, rng)
-    begun, before = time.monotonic(), _peak()
+    begun, before = time.process_time(), _peak()
     _, problem = attempt(read)
-    seconds, cost = time.monotonic() - begun, _peak() - before
+    seconds, cost = time.process_time() - begun, _peak() - before
     if "Traceback" in problem:
         return problem
     if "\n" in problem:
@@ -72,20 +79,76 @@ def attack_many(kind: str, seeds: list[tuple[int, int]], folder: Path) -> list[s
     for seed in seeds:
         place = folder / f"{seed[1]}"
         place.mkdir(parents=True)
-        found.append(attack(kind, seed, place))
+        found.append(attack(kind, np.random.default_rng(seed), place))
     return found
+
+
+class Drawn:
+    """Draws what the writers of hostile files draw, from Hypothesis: it tries edges first, and
+    reduces what does harm to its smallest form.
+    """
+
+    def __init__(self, draw: Callable[[Any], Any]) -> None:
+        self._draw = draw
+
+    def integers(self, low: int, high: int | None = None, size: int | None = None) -> Any:
+        """Return an integer below `high`, or an array of them."""
+        least, most = (0, low) if high is None else (low, high)
+        numbers = strategies.integers(least, most - 1)
+        if size is None:
+            return self._draw(numbers)
+        return np.array([self._draw(numbers) for _ in range(size)], int)
+
+    def random(self) -> float:
+        """Return a number from 0 to 1. Its smallest value leaves the file as it is."""
+        return 1 - self._draw(strategies.integers(0, 100)) / 100
+
+    def choice(self, values: Any, size: Any = None) -> Any:
+        """Return one of some values, or an array of them."""
+        if size is None:
+            return self._draw(strategies.sampled_from(values))
+        count = int(np.prod(size))
+        return np.array([self.choice(values) for _ in range(count)]).reshape(size)
+
+
+def search(kind: str, seed: int, examples: int, folder: Path) -> tuple[int, str]:
+    """Let Hypothesis make hostile files; return how many it made, and the first harm."""
+    commands.prepare_process()
+    made = 0
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(strategies.data())
+    def check(data: Any) -> None:
+        nonlocal made
+        made += 1
+        place = folder / str(made)
+        place.mkdir(parents=True)
+        fault = attack(kind, Drawn(data.draw), place)
+        assert not fault, fault
+
+    try:
+        check()
+    except Exception as error:  # An assertion, or several of them in a group.
+        return made, "".join(traceback.format_exception(error))
+    return made, ""
 
 
 def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
-def _shape(rng: np.random.Generator) -> tuple[int, ...]:
+def _shape(rng: Any) -> tuple[int, ...]:
     rows = int(rng.choice([0, 1, 4, 4, 4, 7]))
     return (rows, *rng.integers(0, 4, int(rng.integers(0, 3))).tolist())
 
 
-def _array(rng: np.random.Generator, proof: Path) -> np.ndarray:
+def _array(rng: Any, proof: Path) -> np.ndarray:
     dtype = _DTYPES[int(rng.integers(len(_DTYPES)))]
     shape = _shape(rng)
     if dtype == "O":
@@ -100,7 +163,7 @@ def _array(rng: np.random.Generator, proof: Path) -> np.ndarray:
     return array
 
 
-def _header(rng: np.random.Generator) -> bytes:
+def _header(rng: Any) -> bytes:
     """Return the header of an array with an odd or impossible description."""
     shape = [(10**15,), (-4, 2), (2**63,), (4, 10**9, 10**9), ("a",), 4][int(rng.integers(6))]
     descr = ["<f8", "|O", "<f99", "f4,f4", [("a", "<f8")], "<U1000000000"][int(rng.integers(6))]
@@ -113,7 +176,7 @@ def _header(rng: np.random.Generator) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
 
 
-def _write_npz(work: Path, proof: Path, victim: Path, rng: np.random.Generator) -> Any:
+def _write_npz(work: Path, proof: Path, victim: Path, rng: Any) -> Any:
     del victim
     path = work / "log.npz"
     with zipfile.ZipFile(path, "w", [0, 8, 12, 14][int(rng.integers(4))]) as archive:
@@ -135,7 +198,7 @@ def _write_npz(work: Path, proof: Path, victim: Path, rng: np.random.Generator) 
     return lambda: gelato.load(f"file:{path}")
 
 
-def _write_hdf5(work: Path, proof: Path, victim: Path, rng: np.random.Generator) -> Any:
+def _write_hdf5(work: Path, proof: Path, victim: Path, rng: Any) -> Any:
     path = work / "log.hdf5"
     with h5py.File(path, "w", libver=("earliest", "latest")[int(rng.integers(2))]) as file:
         for field in _FIELDS[: int(rng.integers(3, 7))]:
@@ -151,7 +214,7 @@ def _write_hdf5(work: Path, proof: Path, victim: Path, rng: np.random.Generator)
     return lambda: gelato.load(f"{source}:{path}")
 
 
-def _add_hdf5(file: Any, field: str, victim: Path, proof: Path, rng: np.random.Generator) -> None:
+def _add_hdf5(file: Any, field: str, victim: Path, proof: Path, rng: Any) -> None:
     how = int(rng.integers(10))
     rows = 4
     if how == 0:
@@ -176,7 +239,7 @@ def _add_hdf5(file: Any, field: str, victim: Path, proof: Path, rng: np.random.G
             file[field] = array
 
 
-def _write_minari(work: Path, proof: Path, victim: Path, rng: np.random.Generator) -> Any:
+def _write_minari(work: Path, proof: Path, victim: Path, rng: Any) -> Any:
     log = work / "log.npz"
     ends = np.tile([0, 0, 1], 4)
     arrays = {"observations": np.ones((12, 2)), "actions": np.zeros((12, 1)), "timeouts": ends}
@@ -217,7 +280,7 @@ def _write_minari(work: Path, proof: Path, victim: Path, rng: np.random.Generato
     return read
 
 
-def _write_run(work: Path, proof: Path, victim: Path, rng: np.random.Generator) -> Any:
+def _write_run(work: Path, proof: Path, victim: Path, rng: Any) -> Any:
     folder = work / "run"
     with open_run(folder, "model", data={"reference": "file:x.npz", "environment": None}) as run:
         run.log([{"step": 1, "seed": 0, "loss": "1"}])

@@ -28,7 +28,7 @@ class Spawner:
         theirs.close()
 
     def call(
-        self, function: Callable[..., Any], *arguments: Any, seconds: float = 120.0
+        self, function: Callable[..., Any], *arguments: Any, seconds: float = 600.0
     ) -> tuple[int, Any]:
         """Call a function in a new process; return its wait status and its value, if it ended."""
         self._ours.send_bytes(pickle.dumps((function, arguments, seconds)))
@@ -139,3 +139,27 @@ def run_and_die(name: str, root: Path, how: str, when: float) -> commands.Outcom
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(when), int(when)))
     return commands.run_case(commands.CASES[name], root)
+
+
+def run_together(name: str, root: Path, count: int) -> list[commands.Outcome]:
+    """Run a case in several processes that begin at the same moment; return how each ended."""
+    commands.prepare_process()
+    gate, opener = os.pipe()
+    readers = []
+    for _ in range(count):
+        reader, writer = os.pipe()
+        readers.append(reader)
+        if os.fork() == 0:
+            os.close(opener)
+            os.read(gate, 1)  # It returns when the parent closes its end.
+            outcome = commands.run_case(commands.CASES[name], root)
+            os.write(writer, pickle.dumps(outcome))
+            os._exit(0)
+        os.close(writer)
+    os.close(opener)
+    outcomes = []
+    for reader in readers:
+        with os.fdopen(reader, "rb") as file:
+            outcomes.append(pickle.load(file))
+        os.wait()
+    return outcomes

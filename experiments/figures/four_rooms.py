@@ -51,7 +51,7 @@ def draw_four_rooms(request: FigureRequest) -> None:
         image = _draw_plan(axis, distances)
         axis.set_title(title)
         figure.colorbar(image, ax=axis, location="bottom", label=label, shrink=0.9)
-    add_legend(figure, axes)
+    add_legend(figure, list(axes))
     figure.suptitle(f"model seed {fitted.seeds[0]}", fontsize=8)
     save(figure, request.out)
 

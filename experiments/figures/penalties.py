@@ -66,7 +66,8 @@ def draw_penalties(request: FigureRequest) -> None:
         "out-of-distribution pair)",
     )
     figure.suptitle(
-        f"one scale for all panels, white: walls; model seed {fitted.seeds[0]}", fontsize=9
+        f"one scale for all panels; white lines: walls; model seed {fitted.seeds[0]}",
+        fontsize=9,
     )
     for axis in axes[len(shown) :]:
         axis.set_axis_off()

@@ -54,7 +54,7 @@ Advance = Callable[..., None]
 KEYS = ("device", "dimension", "range", "solver")
 RANGES = ("near", "far")
 POINTS, GRAPH_POINTS = 20_000, 3_000
-REFERENCE = Converged(modes=8, nodes=16, tolerance=1e-7)
+REFERENCE = Converged(modes=8, nodes=16, precision=1e-7)
 # Errors are computed over CHECKED pairs, which are also stochman's batch. The slowest solvers are
 # timed on FEW pairs.
 CHECKED, FEW = 64, 16
@@ -134,7 +134,7 @@ def choose_solvers(dim: int) -> dict[str, tuple[AbstractSolver, int]]:
         "near": (Near(), 1),
         "near-two-rounds": (Near(rounds=2), 1),
         "paper": (PaperSGD(), 16),
-        "converged-fast": (Converged(modes=4, nodes=8, tolerance=1e-4), 16),
+        "converged-fast": (Converged(modes=4, nodes=8, precision=1e-4), 16),
         "converged": (Converged(), 16),
     }
     if dim == 2:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gelato.errors import InputError
 from gelato.lazy import import_on_use
-from gelato.tasks import Task, register_task
 
 if TYPE_CHECKING:
     from gelato.data.columns import make_dataset
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
     from gelato.policy.encoded_env import EncodedEnv
     from gelato.policy.evaluate import evaluate_policy
     from gelato.report.figures import register_figure
+    from gelato.report.page.write import write_report
     from gelato.runs.loggers import Logger, register_logger
     from gelato.selection.select import select
+    from gelato.tasks import Task, register_task
     from gelato.training.environment import pessimistic_env
     from gelato.training.method import Method
     from gelato.training.policies import evaluate_run, trained_policies
@@ -77,9 +78,11 @@ __all__ = [
     "train",
     "trained_policies",
     "vary_method",
+    "write_report",
 ]
 
-# Names are imported on first use, so that workers and `gelato --help` do not wait for JAX.
+# Names are imported on first use, so that workers and `gelato --help` do not wait for JAX, and
+# `gelato.geometry` can be used alone.
 _HOMES = {
     "load": "gelato.data.reference",
     "make_dataset": "gelato.data.columns",
@@ -98,7 +101,10 @@ _HOMES = {
     "register_figure": "gelato.report.figures",
     "Logger": "gelato.runs.loggers",
     "register_logger": "gelato.runs.loggers",
+    "write_report": "gelato.report.page.write",
     "select": "gelato.selection.select",
+    "Task": "gelato.tasks",
+    "register_task": "gelato.tasks",
     "pessimistic_env": "gelato.training.environment",
     "Method": "gelato.training.method",
     "Parts": "gelato.training.presets",

@@ -1,5 +1,6 @@
 """The entry point of `gelato` and of `python -m gelato`."""
 
+import io
 import os
 import signal
 import sys
@@ -9,6 +10,9 @@ _INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 def run() -> None:
     """Run the command line. Ctrl-C during the imports also exits without a traceback."""
+    # Some terminals and log files cannot show every character, such as ±.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         from gelato.cli import main
 

@@ -25,7 +25,7 @@ from gelato.geometry import (
 from gelato.geometry.curve import Curve, Legendre, Spline, compute_gauss_nodes, make_straight_curve
 from gelato.geometry.graph import build, place_nodes
 
-EXACT = Converged(modes=14, nodes=40, tolerance=1e-14)
+EXACT = Converged(modes=14, nodes=40, precision=1e-14)
 SOLVERS = [Straight(), Near(), Converged(4, 8), PaperSGD()]
 PAIRS = 6
 
@@ -184,7 +184,7 @@ def test_a_polygons_chords_approach_the_length_at_second_order(sphere):
 def test_more_modes_bring_the_length_down_exponentially(sphere):
     a, b = jnp.array([0.0, 0.6]), jnp.array([1.5, 0.6])
     errors = [
-        float(solve(Converged(modes, 40, tolerance=1e-14), sphere, a, b).length)
+        float(solve(Converged(modes, 40, precision=1e-14), sphere, a, b).length)
         / great_circle(a, b)
         - 1
         for modes in (1, 4)
@@ -193,7 +193,7 @@ def test_more_modes_bring_the_length_down_exponentially(sphere):
 
 
 @pytest.mark.parametrize(
-    "solver", [Near(), Converged(4, 8, tolerance=1e-12)], ids=lambda s: type(s).__name__
+    "solver", [Near(), Converged(4, 8, precision=1e-12)], ids=lambda s: type(s).__name__
 )
 def test_units_of_observations_and_latents_change_nothing_but_the_unit(in_units, solver):
     a, b = random_pairs()

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from gelato.data.transitions import Transitions
 from gelato.errors import InputError
-from gelato.geometry import Converged, Pullback, distance, prepare
+from gelato.geometry import Converged, Near, Pullback, distance, prepare
 from gelato.geometry import Euclidean as Flat
 from gelato.model.latent import LatentModel, Scaling, predict
 from gelato.uncertainty import registry
@@ -63,9 +63,9 @@ def test_geodesic_left_out_is_the_distance_to_the_nearest_under_the_metric(
     metric = build_metric(model, "decoder")
     penalty = GeodesicDistance(data.index, metric, k=1, shortlist=len(data) - 1)
     others = jnp.delete(data.embeddings, 7, axis=0)
-    every = eqx.filter_jit(jax.vmap(lambda other: distance(metric, data.embeddings[7], other)))(
-        others
-    )
+    every = eqx.filter_jit(
+        jax.vmap(lambda other: distance(metric, data.embeddings[7], other, Near()))
+    )(others)
     np.testing.assert_allclose(
         eqx.filter_jit(penalty)(data.embeddings[7], 7), every.min(), rtol=1e-4
     )
@@ -159,7 +159,7 @@ def test_transport_is_residuals_plus_the_rate_times_noise_times_distance(
     e = held_out.embeddings[0]
     gaps = jnp.linalg.norm(data.embeddings - e, axis=1)
     rows = jnp.argsort(gaps)[:4]
-    lengths = eqx.filter_jit(jax.vmap(lambda other: distance(geodesic.metric, e, other)))(
+    lengths = eqx.filter_jit(jax.vmap(lambda other: distance(geodesic.metric, e, other, Near())))(
         data.embeddings[rows]
     )
     forward = model.forward(e)

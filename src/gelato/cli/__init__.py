@@ -30,6 +30,7 @@ def build_app(*, brief: bool = False) -> Commands:
     from gelato.cli.figure import figure
     from gelato.cli.model import model
     from gelato.cli.policy import methods, settings, train
+    from gelato.cli.report import report
     from gelato.cli.results import evaluate, export, table
     from gelato.cli.selection import select
     from gelato.cli.trust import trust
@@ -39,7 +40,7 @@ def build_app(*, brief: bool = False) -> Commands:
     app.command(data, name="data", help="List, generate, summarise and import datasets.")
     app.command(model, name="model", help="Fit the latent dynamics model and measure its accuracy.")
     policies = (train, methods, settings, select, evaluate, table, export)
-    for command in (uncertainty, trust, *policies, figure):
+    for command in (uncertainty, trust, *policies, figure, report):
         summary = (command.__doc__ or "").partition("\n")[0]
         app.command(command, name=command.__name__, help=summary if brief else None)
     return app

@@ -52,9 +52,9 @@ class Commands(SubcommandApp):
             )
 
     def _refuse_unknown(self, arguments: Sequence[str]) -> None:
-        """Raise an error for a misspelled option; tyro would report its value instead."""
+        """Raise an error for a misspelled or repeated option, which tyro would not name."""
         found: Any = self
-        program = "gelato"
+        program, seen = "gelato", set[str]()
         for argument in arguments:
             if isinstance(found, Commands):
                 found = found._commands.get(argument)
@@ -69,6 +69,9 @@ class Commands(SubcommandApp):
                     near = get_close_matches(given, known, n=1)
                     hint = f" (did you mean {near[0]}?)" if near else ""
                     raise InputError(f"unknown option {given}{hint}. See `{program} --help`")
+                if given in seen:  # The parser would use the last one and say nothing.
+                    raise InputError(f"{given} is given twice; write its values after one {given}")
+                seen.add(given)
 
 
 def _defer(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:

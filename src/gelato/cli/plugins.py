@@ -30,6 +30,8 @@ def load_plugins() -> None:
 
 def _import_named(name: str) -> None:
     module = name
+    if name.startswith(".") and not name.endswith(".py"):
+        raise InputError(f"{VARIABLE}: {name}: is a relative name; give the whole module name")
     if name.endswith(".py"):
         path = Path(name).expanduser().absolute()
         if not path.is_file():

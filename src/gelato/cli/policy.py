@@ -267,8 +267,8 @@ def _print_records(records: list[dict[str, Any]]) -> None:
             record["seed"],
             show_return(record),
             format_number(record["score"], ".1f"),
-            format_number(best, return_form(best or 0)),
-            format_number(value, return_form(value or 0)),
+            format_number(best, return_form(best or 0.0)),
+            format_number(value, return_form(value or 0.0)),
             format_number(record["mean_penalty"], ".2f"),
         )
         rows.append(row)

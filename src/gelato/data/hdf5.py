@@ -11,6 +11,8 @@ from gelato.errors import InputError, first_line
 from gelato.runs.memory import check_memory
 
 _INSIDE = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
+# Finding an object takes a step per level.
+_DEEPEST = 100
 
 
 @contextmanager
@@ -30,15 +32,27 @@ def open_hdf5(path: Path, source: str | None = None) -> Iterator[h5py.File]:
 
 def list_datasets(file: h5py.File, path: Path) -> set[str]:
     """Return the names of all datasets; links to other files are not followed."""
-    names: set[str] = set()
     try:
-        file.visititems(
-            lambda name, item: names.add(str(name)) if isinstance(item, h5py.Dataset) else None
-        )
+        return {name.decode(errors="surrogateescape") for name in _visit(file)}
     except Exception as error:
         raise InputError(
             f"{path}: not a readable HDF5 file, it is damaged ({first_line(error)})"
         ) from error
+
+
+def _visit(file: h5py.File) -> list[bytes]:
+    """Return the names of all datasets, without opening each: that takes long in deep files."""
+    names: list[bytes] = []
+
+    def visit(name: bytes, info: h5py.h5o.ObjInfo) -> bool | None:
+        if name.count(b"/") > _DEEPEST:
+            return True
+        if info.type == h5py.h5o.TYPE_DATASET:
+            names.append(name)
+        return None
+
+    if h5py.h5o.visit(file.id, visit, info=True):
+        raise ValueError(f"groups are nested more than {_DEEPEST} levels deep")
     return names
 
 
@@ -69,17 +83,15 @@ def check_objects(path: Path, source: str) -> None:
         return None if info.type in _INSIDE else name
 
     with open_hdf5(path, f"{source}: {path.name}") as file:
-        names: list[bytes] = []
         try:
+            names = _visit(file)
             outside = file.id.links.visit(find_link, info=True)
-            h5py.h5o.visit(file.id, names.append)
             for name in names:
-                found = h5py.h5o.open(file.id, name)
-                if isinstance(found, h5py.h5d.DatasetID):
-                    what = f"{source}: {name.decode(errors='replace')}"
-                    _refuse_other_files(found, what)
-                    size = int(np.prod(found.shape, dtype=object)) * found.get_type().get_size()
-                    check_memory(what, size, min(found.get_storage_size(), stored))
+                found = h5py.h5d.open(file.id, name)
+                what = f"{source}: {name.decode(errors='replace')}"
+                _refuse_other_files(found, what)
+                size = int(np.prod(found.shape, dtype=object)) * found.get_type().get_size()
+                check_memory(what, size, min(found.get_storage_size(), stored))
         except (InputError, MemoryError):
             raise
         except Exception as error:

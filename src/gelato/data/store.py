@@ -337,6 +337,11 @@ def _check_metadata(data: Path, source: str) -> None:
     """Check what Minari would believe: it makes an environment, or arrays of any size."""
     path = data / "metadata.json"
     for file in data.iterdir():
+        if file.is_symlink():
+            raise InputError(
+                f"{source}: {file} is a symbolic link, and a dataset is read from its own files "
+                "only. Replace the link by what it points to"
+            )
         if not (file.is_file() or file.is_dir()):
             raise InputError(f"{source}: {file} is not a plain file; remove it")
     metadata = read_json(path)

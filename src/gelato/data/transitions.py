@@ -147,6 +147,14 @@ def split(
 
     Neighbouring steps are similar, so they must not be in different parts.
     """
+    held_out = find_held_out(transitions, held_out_fraction, seed=seed)
+    return transitions[~held_out], transitions[held_out]
+
+
+def find_held_out(
+    transitions: Transitions, held_out_fraction: float = 0.1, *, seed: int = 0
+) -> Bool[np.ndarray, " n"]:
+    """Return which rows `split` holds out."""
     if not 0 < held_out_fraction < 1:
         raise InputError(f"held_out_fraction={held_out_fraction}: must be above 0 and below 1")
     slices = transitions.episode_slices
@@ -160,7 +168,7 @@ def split(
     held_out = np.zeros(len(transitions), bool)
     for episode in chosen:
         held_out[slices[episode]] = True
-    return transitions[~held_out], transitions[held_out]
+    return held_out
 
 
 def choose_evenly(rows: Sized, most: int) -> Int[np.ndarray, " k"]:

@@ -5,6 +5,8 @@ Both take single points; use `vmap` for batches. Use `distance` inside compiled 
 `distances`, `pairwise` and `connecting_geodesic` on the host.
 """
 
+from gelato.geometry.adaptive import Adaptive
+from gelato.geometry.brownian import brownian_motion
 from gelato.geometry.composite import (
     Composite,
     ExactScale,
@@ -16,6 +18,12 @@ from gelato.geometry.composite import (
     sample,
 )
 from gelato.geometry.converged import Converged
+from gelato.geometry.curvature import (
+    connect,
+    riemann,
+    scalar_curvature,
+    sectional_curvature,
+)
 from gelato.geometry.curve import Curve, energy, length
 from gelato.geometry.distance import (
     connecting_geodesic,
@@ -25,7 +33,14 @@ from gelato.geometry.distance import (
     measure_pairs,
     pairwise,
 )
+from gelato.geometry.finsler import ExpectedLength
+from gelato.geometry.fisher import (
+    BernoulliFisherRao,
+    CategoricalFisherRao,
+    GaussianFisherRao,
+)
 from gelato.geometry.graph import Graph
+from gelato.geometry.mean import Clusters, cluster, frechet_mean
 from gelato.geometry.metric import (
     AbstractImmersed,
     AbstractMetric,
@@ -54,19 +69,31 @@ from gelato.geometry.neighbours import (
 from gelato.geometry.ode import Shooting, exponential
 from gelato.geometry.paper import PaperSGD
 from gelato.geometry.solver import AbstractSolver, Geodesic, Straight, bracket, lower_bound
+from gelato.geometry.transport import (
+    initial_velocity,
+    interpolate,
+    logarithm,
+    parallel_transport,
+)
 
 __all__ = [
     "NO_EXCLUSION",
     "AbstractImmersed",
     "AbstractMetric",
     "AbstractSolver",
+    "Adaptive",
+    "BernoulliFisherRao",
+    "CategoricalFisherRao",
+    "Clusters",
     "Composite",
     "Converged",
     "Curve",
     "EnsemblePullback",
     "Euclidean",
     "ExactScale",
+    "ExpectedLength",
     "FrozenScale",
+    "GaussianFisherRao",
     "GaussianPullback",
     "Geodesic",
     "Graph",
@@ -80,28 +107,39 @@ __all__ = [
     "Straight",
     "Tensor",
     "bracket",
+    "brownian_motion",
+    "cluster",
     "compute_noise_effect",
+    "connect",
     "connecting_geodesic",
     "distance",
     "distances",
     "energy",
     "exponential",
     "find_neighbours",
+    "frechet_mean",
     "freeze",
     "gaussian",
     "geodesics",
+    "initial_velocity",
+    "interpolate",
     "length",
     "log_volume",
+    "logarithm",
     "lower_bound",
     "measure_pairs",
     "nearest",
     "nearest_approximate",
     "nearest_under_metric",
     "pairwise",
+    "parallel_transport",
     "prepare",
     "probe",
     "rank_bound",
     "recall",
+    "riemann",
     "sample",
+    "scalar_curvature",
+    "sectional_curvature",
     "volume",
 ]

@@ -1,4 +1,4 @@
-"""L-BFGS with backtracking for well-scaled problems.
+"""L-BFGS with backtracking and a given approximate inverse of the Hessian.
 
 Each iteration evaluates the function once, so that the members of a batch advance together.
 """
@@ -20,12 +20,12 @@ ARMIJO_FACTOR, STEP_DECAY, SMALLEST_STEP = 1e-4, 0.3, 1e-5
 class Minimum(eqx.Module):
     """The result of a minimisation.
 
-    `converged` is true if one more step would gain less than the tolerance.
+    `predicted_gain` is the decrease that one more step would bring.
     """
 
     argument: Vector
     value: Scalar
-    converged: Bool[Array, ""]
+    predicted_gain: Scalar
     iterations: Int[Array, ""]
 
 
@@ -42,9 +42,13 @@ class _State(eqx.Module):
 
 
 def minimise(
-    function: Callable[[Vector], Scalar], x: Vector, iterations: int, tolerance: float
+    function: Callable[[Vector], Scalar],
+    x: Vector,
+    precondition: Callable[[Vector], Vector],
+    iterations: int | Int[Array, ""],
+    tolerance: float | Scalar,
 ) -> Minimum:
-    """Minimise a function whose Hessian is near the identity.
+    """Minimise a function; `precondition` is an approximate inverse of its Hessian.
 
     It stops when the predicted gain of a step is less than `tolerance`.
     """
@@ -73,11 +77,17 @@ def minimise(
             & (state.rate > SMALLEST_STEP)
         )
 
-    end = jax.lax.while_loop(is_unfinished, lambda state: _advance(evaluate, state), start)
-    return Minimum(end.x, end.value, end.predicted_gain <= tolerance, end.iterations)
+    end = jax.lax.while_loop(
+        is_unfinished, lambda state: _advance(evaluate, precondition, state), start
+    )
+    return Minimum(end.x, end.value, end.predicted_gain, end.iterations)
 
 
-def _advance(evaluate: Callable[[Vector], tuple[Scalar, Vector]], state: _State) -> _State:
+def _advance(
+    evaluate: Callable[[Vector], tuple[Scalar, Vector]],
+    precondition: Callable[[Vector], Vector],
+    state: _State,
+) -> _State:
     step = state.rate * state.direction
     value, gradient = evaluate(state.x + step)
     accepted = value <= state.value + ARMIJO_FACTOR * (state.gradient @ step)
@@ -96,7 +106,8 @@ def _advance(evaluate: Callable[[Vector], tuple[Scalar, Vector]], state: _State)
             (gradient, state.gradient),
         ]
     )
-    direction = jnp.where(accepted, -_inverse_hessian(steps, changes, gradient), state.direction)
+    newton = -_inverse_hessian(steps, changes, precondition, gradient)
+    direction = jnp.where(accepted, newton, state.direction)
     rate = jnp.where(accepted, 1.0, STEP_DECAY * state.rate)
     predicted_gain = jnp.where(accepted, -(gradient @ direction) / 2, state.predicted_gain)
     return _State(
@@ -105,7 +116,10 @@ def _advance(evaluate: Callable[[Vector], tuple[Scalar, Vector]], state: _State)
 
 
 def _inverse_hessian(
-    steps: Float[Array, "memory n"], changes: Float[Array, "memory n"], gradient: Vector
+    steps: Float[Array, "memory n"],
+    changes: Float[Array, "memory n"],
+    precondition: Callable[[Vector], Vector],
+    gradient: Vector,
 ) -> Vector:
     # The two-loop recursion, newest pair first. Empty rows have zero curvature and no effect.
     curvature = jnp.sum(steps * changes, axis=1)
@@ -121,4 +135,6 @@ def _inverse_hessian(
         return q + (alpha - rho * (y @ q)) * s, None
 
     q, alphas = jax.lax.scan(forwards, gradient, (steps, changes, inverse))
-    return jax.lax.scan(backwards, q, (steps, changes, inverse, alphas), reverse=True)[0]
+    return jax.lax.scan(
+        backwards, precondition(q), (steps, changes, inverse, alphas), reverse=True
+    )[0]

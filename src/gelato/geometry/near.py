@@ -30,12 +30,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from gelato.errors import InputError
 from gelato.geometry.curve import Curve, Legendre, Scalar, safe_sqrt
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Immersion, Point
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
+from gelato.geometry.variation import SAFETY
 
 Polygon = Float[Array, "points ambient"]
 Moves = Float[Array, "inner dim"]
@@ -44,9 +45,9 @@ Moves = Float[Array, "inner dim"]
 class Near(AbstractSolver):
     """Approximate geodesics between near points, without an iterative minimisation of the energy.
 
-    It makes `rounds` corrections with `iterations` conjugate-gradient steps each. A geodesic has
-    `converged` if one more gradient step would lower the energy by less than the fraction
-    `tolerance`.
+    It makes `rounds` corrections with `iterations` conjugate-gradient steps each. The estimated
+    error adds what one more round would gain and the size of the extrapolation. It is several times
+    too large for near pairs. XLA removes it from programs that use the length only.
     """
 
     segments: int = eqx.field(static=True, default=2)
@@ -88,8 +89,9 @@ class Near(AbstractSolver):
             moves, polygon = jnp.where(better, trial, moves), jnp.where(better, moved, polygon)
         L = _guard_precision(_extrapolate(polygon), linear, b - a)
         energy = jnp.maximum(_energy(polygon), L**2)
-        converged = self._predict_gain(linear, polygon) <= self.tolerance * energy
-        return Geodesic(self._curve(a, b, moves), L, energy, converged & jnp.isfinite(L))
+        error = jax.lax.stop_gradient(self._estimate_error(linear, polygon, L))
+        curve = self._curve(a, b, moves)
+        return Geodesic(curve, L, energy, error, error <= self.tolerance, jnp.asarray(False))
 
     def _decode(
         self, phi: Immersion, a: Point, b: Point, ends: tuple[Array, Array], moves: Moves
@@ -100,12 +102,17 @@ class Near(AbstractSolver):
         ]
         return jnp.stack([ends[0], *inner, ends[1]])
 
-    def _predict_gain(self, linear: "_Linear", polygon: Polygon) -> Scalar:
+    def _estimate_error(self, linear: "_Linear", polygon: Polygon, L: Scalar) -> Scalar:
         gaps = _compute_gaps(polygon)
-        images = jnp.stack([linear.push(step) for step in linear.correct(gaps, 1)])
-        return _energy(jnp.pad(gaps, ((1, 1), (0, 0)))) - _energy(
-            jnp.pad(gaps + images, ((1, 1), (0, 0)))
-        )
+        images = jnp.stack([linear.push(u) for u in linear.correct(gaps, self.iterations)])
+        before, after = (_energy(jnp.pad(g, ((1, 1), (0, 0)))) for g in (gaps, gaps + images))
+        gain = SAFETY * (before - after) / 2
+        error = _ratio(gain, _energy(polygon)) + _ratio(jnp.abs(L - _measure(polygon)), L)
+        # Pairs whose length is the speed at the midpoint have the error of this rule.
+        smallest = jnp.finfo(L.dtype).eps ** (2 / 3)
+        is_speed = _is_blurred(L, linear)
+        error = jnp.where(is_speed, 0, error) + smallest
+        return jnp.where(jnp.isfinite(L) & jnp.isfinite(error), error, jnp.inf)
 
     def _curve(self, a: Point, b: Point, moves: Moves) -> Curve:
         basis = Legendre(self.segments - 1)
@@ -154,20 +161,23 @@ def _energy(polygon: Polygon) -> Scalar:
     return (len(polygon) - 1) * jnp.sum(jnp.diff(polygon, axis=0) ** 2)
 
 
+def _measure(polygon: Polygon) -> Scalar:
+    return jnp.sum(safe_sqrt(jnp.sum(jnp.diff(polygon, axis=0) ** 2, axis=-1)))
+
+
 def _extrapolate(polygon: Polygon) -> Scalar:
-    fine, coarse = (
-        jnp.sum(safe_sqrt(jnp.sum(jnp.diff(c, axis=0) ** 2, axis=-1)))
-        for c in (polygon, polygon[::2])
-    )
-    return (4 * fine - coarse) / 3
+    return (4 * _measure(polygon) - _measure(polygon[::2])) / 3
 
 
 def _guard_precision(L: Scalar, linear: _Linear, chord: Point) -> Scalar:
+    speed = safe_sqrt(jnp.sum(linear.push(chord) ** 2))
+    return jnp.where(_is_blurred(L, linear), speed, L)
+
+
+def _is_blurred(L: Scalar, linear: _Linear) -> Bool[Array, ""]:
     # Differences of decoded points lose digits as the points approach: the relative error is
     # ε‖c‖/L. The error of the speed at the midpoint is (L/‖c‖)². They are equal at L = ε^⅓ ‖c‖.
-    blurred = jnp.finfo(L.dtype).eps ** (1 / 3) * safe_sqrt(jnp.sum(linear.value**2))
-    speed = safe_sqrt(jnp.sum(linear.push(chord) ** 2))
-    return jnp.where(blurred >= L, speed, L)
+    return jnp.finfo(L.dtype).eps ** (1 / 3) * safe_sqrt(jnp.sum(linear.value**2)) >= L
 
 
 def _ratio(above: Scalar, below: Scalar) -> Scalar:

@@ -2,7 +2,7 @@
 
 It is an independent check of the variational solvers and needs diffrax (extra `geodesics`).
 
-    G(γ) γ'' = ½ ∇_z(γ'ᵀG(z)γ') − (D_z G)[γ'] γ'
+    γ'' = −Γ(γ', γ')
 
 is the Euler–Lagrange equation of the energy. `exponential` integrates it; `Shooting` finds the
 initial velocity that reaches the other end by Newton's method. Both need a regular `G`. A solution
@@ -15,24 +15,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gelato.errors import import_extra
+from gelato.geometry.curvature import connect
 from gelato.geometry.curve import (
     Curve,
     Legendre,
     Scalar,
     compute_gauss_nodes,
-    compute_length_and_energy,
 )
 from gelato.geometry.metric import AbstractMetric, Point, Tangent
-from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
+from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions, make_geodesic
 
 FIT_NODES = 32
-
-
-def compute_acceleration(metric: AbstractMetric, point: Point, velocity: Tangent) -> Tangent:
-    """Compute `γ'' = −Γ(γ', γ')` of the geodesic through a point with a velocity."""
-    gradient = jax.grad(lambda z: metric.quadratic(z, velocity))(point)
-    drift = jax.jvp(lambda z: metric(z) @ velocity, (point,), (velocity,))[1]
-    return jnp.linalg.solve(metric(point), gradient / 2 - drift)
 
 
 def exponential(
@@ -52,7 +45,7 @@ def exponential(
     def field(t: Scalar, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:
         del t, args
         z, v = y
-        return v, compute_acceleration(metric, z, v)
+        return v, -connect(metric, z, v, v)
 
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
@@ -104,9 +97,8 @@ class Shooting(AbstractSolver):
         velocity, errors = jax.lax.scan(newton, b - a, None, length=self.steps)
         curve = self._fit(metric, a, b, velocity)
         error = errors[-1] / jnp.maximum(jnp.linalg.norm(b - a), jnp.finfo(a.dtype).tiny)
-        converged = (error <= 100 * self.tolerance) | jnp.all(a == b)
-        L, E = compute_length_and_energy(metric, curve, FIT_NODES)
-        return Geodesic(curve, L, E, converged & jnp.isfinite(L))
+        missed = jnp.where(jnp.all(a == b), 0, error)
+        return make_geodesic(metric, curve, FIT_NODES, 100 * self.tolerance, missed)
 
     def _fit(self, metric: AbstractMetric, a: Point, b: Point, velocity: Tangent) -> Curve:
         # The slopes of the shape functions are orthonormal, so the coefficients are projections of

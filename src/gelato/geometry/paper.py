@@ -21,20 +21,18 @@ from jaxtyping import Array, Float
 from gelato.errors import InputError
 from gelato.geometry.curve import Curve, Spline, make_straight_curve, safe_sqrt
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
-from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
+from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions, make_geodesic
 
 
 class PaperSGD(AbstractSolver):
-    """SGD on the discrete energy of a spline.
-
-    `converged` means that the last step changed the energy by less than a thousandth.
-    """
+    """SGD on the discrete energy of a spline."""
 
     coefficients: int = eqx.field(static=True, default=8)
     steps: int = eqx.field(static=True, default=20)
     points: int = eqx.field(static=True, default=10)
     rate: float = eqx.field(static=True, default=1e-3)
     momentum: float = eqx.field(static=True, default=0.99)
+    tolerance: float = eqx.field(static=True, default=1e-2)
 
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
         check_dimensions(a, b)
@@ -65,13 +63,14 @@ class PaperSGD(AbstractSolver):
             return (optax.apply_updates(shape, updates), state), value
 
         origin = line.coefficients
-        (shape, _), values = jax.lax.scan(
+        (shape, _), _ = jax.lax.scan(
             step, (origin, optimiser.init(origin)), None, length=self.steps
         )
         curve = with_shape(jax.lax.stop_gradient(shape))
         squares = jax.vmap(metric.quadratic)(*curve.at(grid[1:]))
         L = jnp.mean(safe_sqrt(squares))
-        settled = (jnp.abs(values[-1] - values[-2]) <= 1e-3 * values[-1]) & (
-            values[-1] <= values[0]
-        )
-        return Geodesic(curve, L, jnp.mean(squares), settled & jnp.isfinite(L))
+        measured = make_geodesic(metric, curve, self.points, self.tolerance)
+        gap = jnp.abs(measured.length - L) / jnp.where(L > 0, L, 1)
+        error = jnp.where(jnp.isfinite(L), measured.error + gap, jnp.inf)
+        energy = jnp.mean(squares)
+        return Geodesic(curve, L, energy, error, error <= self.tolerance, measured.several)

@@ -11,23 +11,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from gelato.errors import InputError
-from gelato.geometry.curve import (
-    Curve,
-    Legendre,
-    Scalar,
-    compute_length_and_energy,
-    make_straight_curve,
-)
+from gelato.geometry.curve import Curve, Legendre, Scalar, make_straight_curve
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
+from gelato.geometry.variation import measure_curve
 
 
 class Geodesic(eqx.Module):
-    """A curve with its length and energy; `converged` is the result of the solver's test."""
+    """A curve between two points, and what is known about it.
+
+    `error` estimates the relative error of `length`; it is infinite if the metric is not finite
+    along the curve. `converged` means `error ≤ tolerance`. `several` means that the solver also
+    found a different curve of the same length, within the errors.
+    """
 
     curve: Curve
     length: Scalar
     energy: Scalar
+    error: Scalar
     converged: Bool[Array, ""]
+    several: Bool[Array, ""]
 
 
 class AbstractSolver(eqx.Module):
@@ -42,12 +44,28 @@ class Straight(AbstractSolver):
     """The straight line, measured by Gauss quadrature: an upper bound of the distance."""
 
     nodes: int = eqx.field(static=True, default=3)
+    tolerance: float = eqx.field(static=True, default=1e-2)
 
     def __call__(self, metric: AbstractMetric, a: Point, b: Point) -> Geodesic:
         check_dimensions(a, b)
         curve = make_straight_curve(a, b, Legendre(1))
-        L, E = compute_length_and_energy(metric, curve, self.nodes)
-        return Geodesic(curve, L, E, jnp.isfinite(L))
+        return make_geodesic(metric, curve, self.nodes, self.tolerance)
+
+
+def make_geodesic(
+    metric: AbstractMetric,
+    curve: Curve,
+    nodes: int,
+    tolerance: float | Scalar,
+    remaining: Scalar | float = 0.0,
+) -> Geodesic:
+    """Measure a curve that a solver found, and estimate the error of its length.
+
+    `remaining` is the relative decrease of the length that the solver's own model predicts.
+    """
+    L, E, error = measure_curve(metric, curve, nodes)
+    error = jnp.where(jnp.isfinite(L) & jnp.isfinite(error), error + remaining, jnp.inf)
+    return Geodesic(curve, L, E, error, error <= tolerance, jnp.asarray(False))
 
 
 def lower_bound(metric: AbstractImmersed, a: Point, b: Point) -> Scalar:

@@ -30,7 +30,7 @@ from gelato.model.fit import (
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
 from gelato.model.split import Split, split_dataset
-from gelato.runs.files import restore_tuples
+from gelato.runs.files import report_damage, restore_tuples
 from gelato.runs.folder import Run, list_seeds, open_run
 from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
 from gelato.runs.signals import delay_signals
@@ -174,10 +174,10 @@ def _read_models(
     run: Run, split: Split, config: ModelConfig, seeds: tuple[int, ...]
 ) -> FittedModel:
     transitions = split.dataset.transitions
-    like = (
-        eqx.filter_eval_shape(_new_models, config, transitions, seeds),
-        _make_empty_scaling(transitions),
-    )
+    # The settings of someone else's run may make no model.
+    with report_damage(run.folder / "run.json"):
+        models_like = eqx.filter_eval_shape(_new_models, config, transitions, seeds)
+    like = (models_like, _make_empty_scaling(transitions))
     arrays, static = eqx.partition(like, lambda leaf: hasattr(leaf, "shape"))
     models, scaling = eqx.combine(run.load("model", arrays), static)
     models = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models)

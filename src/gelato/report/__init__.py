@@ -1,4 +1,4 @@
-"""Figures and tables. They read the results of other stages and never train."""
+"""Figures, tables and the report page. They read the results of other stages and never train."""
 
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gelato.report.data_figure import draw_dataset
     from gelato.report.embedding_figure import draw_embedding
     from gelato.report.model_figure import draw_rollouts
+    from gelato.report.page.write import write_report
     from gelato.report.policy_table import aggregate, as_text, gather, summarise_policies
     from gelato.report.uncertainty_figure import draw_uncertainty
 
@@ -34,6 +35,7 @@ __all__ = [
     "list_figures",
     "register_figure",
     "summarise_policies",
+    "write_report",
 ]
 # Imported on use: these modules need matplotlib, JAX or SciPy.
 _HOMES = {
@@ -46,6 +48,7 @@ _HOMES = {
     "draw_uncertainty": "gelato.report.uncertainty_figure",
     "gather": "gelato.report.policy_table",
     "summarise_policies": "gelato.report.policy_table",
+    "write_report": "gelato.report.page.write",
 }
 
 __getattr__, __dir__ = import_on_use(__name__, _HOMES)

@@ -120,7 +120,15 @@ def _draw_trajectories(
         axes.plot(*layout[inside].T, color=GREY, linewidth=0.4, alpha=0.5, zorder=1)
     axes.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim")
     return axes.scatter(
-        layout[:, 0], layout[:, 1], c=times, s=7, linewidths=0.2, edgecolors=INK, zorder=2
+        layout[:, 0],
+        layout[:, 1],
+        c=times,
+        vmin=0,
+        vmax=max(1.0, times.max()),
+        s=7,
+        linewidths=0.2,
+        edgecolors=INK,
+        zorder=2,
     )
 
 

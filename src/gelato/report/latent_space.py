@@ -1,17 +1,20 @@
 """Distances in a fitted model's latent space, and its volume measure drawn over the plane."""
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
 
 from gelato.geometry import AbstractMetric, EnsemblePullback, log_volume
 from gelato.geometry.graph import build, place_nodes
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.uncertainty.build import DecoderOutput
+
+if TYPE_CHECKING:
+    import matplotlib.axes
 
 # On Four Rooms, doubling the nodes per side shortens paths by 2% (median). It changes both scores
 # of experiments/rooms.py by at most 0.002.
@@ -45,8 +48,12 @@ def measure_plane(
     return graph.distances(np.arange(len(points)))[:, : len(points)]
 
 
-def draw_volume(axes: Axes, metric: AbstractMetric, points: Float[np.ndarray, "n 2"]) -> None:
+def draw_volume(
+    axes: "matplotlib.axes.Axes", metric: AbstractMetric, points: Float[np.ndarray, "n 2"]
+) -> None:
     """Draw `√det G` over the square around some points, with a colour bar below."""
+    from matplotlib.colors import LogNorm
+
     low, high = points.min(axis=0), points.max(axis=0)
     half = (0.5 + _PLOT_MARGIN) * float((high - low).max())
     ticks = [np.linspace(centre - half, centre + half, _PIXELS) for centre in (low + high) / 2]

@@ -3,21 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gelato.model.check import choose_sequence_starts, find_longest_horizon, rollout, rollout_errors
-from gelato.model.fit import normalise_batch
+from gelato.model.check import rollout_errors
+from gelato.model.fans import sample_fan
 from gelato.model.training import FittedModel
 from gelato.report.references import shorten_reference
 from gelato.report.style import BLUE, INK, ORANGE, add_legend, label_panels, save
-
-_SAMPLES = 256
-_FANS = 5
 
 
 def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> None:
@@ -25,30 +20,16 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
 
     One panel for each of the dimensions that move most, and one for the growth of the error.
     """
-    _, held_out = fitted.parts
-    model, horizon = fitted.seed(seed_index), find_longest_horizon(held_out)
-    starts = choose_sequence_starts(held_out, horizon, 9)
-    start = int(starts[len(starts) // 2])
-    batch = normalise_batch(
-        held_out[start : start + horizon], fitted.scaling, jnp.zeros((horizon, 0))
-    )
-    key = jax.random.key(0)
-    sampled = rollout(model, batch.states[0], batch.actions, samples=_SAMPLES, key=key)
-    raw = np.asarray(fitted.scaling.states.inverse(np.asarray(sampled)))
-    first = np.asarray(held_out.states[start])
-    truth = np.asarray(held_out.next_states[start : start + horizon])
-    # Every fan starts at the initial state of the rollouts.
-    raw = np.concatenate([np.broadcast_to(first, (_SAMPLES, 1, len(first))), raw], axis=1)
-    truth = np.concatenate([first[None], truth])
-    moving = sorted(np.argsort(-np.asarray(batch.next_states).std(axis=0))[:_FANS])
-    names = fitted.dataset.list_state_names()
+    fan = sample_fan(fitted, seed_index=seed_index)
+    moving, names = fan.moving, fitted.dataset.list_state_names()
     columns = min(len(moving) + 1, 3)
     rows = -(-(len(moving) + 1) // columns)
     figure = Figure(figsize=(3.2 * columns, 2.3 * rows + 0.9), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, dimension in zip(axes, moving, strict=False):
-        _draw_fan(axis, raw[:, :, dimension], truth[:, dimension], names[dimension])
-    _draw_growth(axes[len(moving)], rollout_errors(fitted, model, held_out))
+        _draw_fan(axis, fan.sampled[:, :, dimension], fan.truth[:, dimension], names[dimension])
+    errors = rollout_errors(fitted, fitted.seed(seed_index), fitted.parts[1])
+    _draw_growth(axes[len(moving)], errors)
     for axis in axes[len(moving) + 1 :]:
         axis.set_axis_off()
     label_panels(list(axes[: len(moving) + 1]))

@@ -18,6 +18,7 @@ Published = Callable[[str, str], int | float | None]
 """The return that a paper reports for a dataset and a method, or None."""
 _RESAMPLES = 2000
 _NEEDED = {"dataset", "method", "seed", "return", "score", "steps"}
+_LARGEST = 1e300
 _LABEL = ("dataset", "method", "penalty_weight")
 
 
@@ -35,11 +36,28 @@ def gather(runs: Sequence[Path]) -> list[Record]:
                 f"{path}: not results of `gelato train`: the records lack the fields "
                 f"{', '.join(missing)}"
             )
+        for record in records:
+            _check_values(path, record)
         found += records
     if not found:
         raise InputError("the runs contain no results yet. Finish `gelato train` first")
     _check_cells(found)
     return found
+
+
+def _check_values(path: Path, record: Record) -> None:
+    """Raise an error if a value cannot be shown in a table; the file may be someone else's."""
+    for name in ("dataset", "method"):
+        value = record[name]
+        if not isinstance(value, str) or not value.isprintable():
+            raise InputError(f"{path}: {name} {value!r} is not a line of text")
+    for name in ("seed", "steps"):
+        if not isinstance(record[name], int):
+            raise InputError(f"{path}: {name} {record[name]!r} is not a whole number")
+    for name in ("return", "score", "penalty_weight"):
+        value = record.get(name)
+        if value is not None and not (isinstance(value, int | float) and abs(value) < _LARGEST):
+            raise InputError(f"{path}: {name} {str(value)[:50]!r} is not a number")
 
 
 def _check_cells(records: Sequence[Record]) -> None:

@@ -82,4 +82,8 @@ def _draw_reliability(axes: Axes, judged: ShiftResult, report: Report) -> None:
         ]
         axes.plot(*np.array(means).T, dash, color=colour, marker=".", ms=4, lw=1)
     axes.set(xlabel="calibrated penalty", yscale="log")
+    # Linear up to 1, and then decades.
     axes.set_xscale("symlog", linthresh=1.0)
+    decades = [float(10**power) for power in range(7) if 10**power <= axes.get_xlim()[1]]
+    ticks = [0.0, 0.5, *decades]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gelato.errors import InputError
+from gelato.errors import InputError, first_line
 from gelato.progress import note
 
 PARTIAL = ".gelato-partial-"
@@ -30,6 +30,8 @@ _LOCKABLE = {
     *("ntfs3", "overlay", "ramfs", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"),
 }
 _warned: set[str] = set()
+# What code raises that uses values of a wrong type or size.
+_UNEXPECTED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 @contextmanager
@@ -219,8 +221,24 @@ def digest_file(path: Path, size: int | None = None) -> tuple[int, str]:
     return whole if size is None else size - (left or 0), digest.hexdigest()
 
 
+@contextmanager
+def report_damage(path: Path) -> Iterator[None]:
+    """Convert what unexpected values in a file cause into an `InputError` that names the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except _UNEXPECTED as error:
+        what = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(
+            f"{path}: damaged (its values are not what gelato writes; {what})"
+        ) from error
+
+
 def read_json(path: Path, problem: str = "damaged") -> Any:
     """Read a JSON file. Every kind of damage is an `InputError` that names the file."""
+    if path.exists() and not path.is_file():  # Reading a pipe or a device may never end.
+        raise InputError(f"{path}: is not a plain file")
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError as error:

@@ -13,12 +13,10 @@ import csv
 import io
 import json
 import os
-import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +25,7 @@ import numpy as np
 
 from gelato.errors import InputError
 from gelato.progress import note
+from gelato.runs.description import FORMAT, list_versions, read_description
 from gelato.runs.files import (
     digest_file,
     flush_file,
@@ -42,33 +41,9 @@ from gelato.runs.manifest import LOG, NAME, Manifest, check_file, read_manifest,
 from gelato.runs.npz import read_arrays
 from gelato.runs.records import Record, format_records, read_records
 
-FORMAT = 1
 _KEPT_CHECKPOINTS = 2
 _REMOVE_LOG = "restore it from a copy, or remove it and repeat the command"
-_PACKAGES = (
-    "gelato-rl",
-    "jax",
-    "jaxlib",
-    "equinox",
-    "optax",
-    "numpy",
-    "gymnasium",
-    "mujoco",
-    "minari",
-)
-
 Tree = TypeVar("Tree")
-
-
-class _Description(dict[str, Any]):
-    """The contents of a run.json. A missing field is reported as damage."""
-
-    def __init__(self, path: Path, fields: Mapping[str, Any]) -> None:
-        super().__init__(fields)
-        self._path = path
-
-    def __missing__(self, name: str) -> Any:
-        raise InputError(f"{self._path}: damaged (the field {name} is missing)")
 
 
 @dataclass(frozen=True)
@@ -88,15 +63,7 @@ class Run:
                 "not a run folder (no run.json in it)" if self.folder.exists() else "no such folder"
             )
             raise InputError(f"{self.folder}: {what}")
-        description = read_json(self.check("run.json"))
-        if not isinstance(description, dict) or not {"format", "kind"} <= description.keys():
-            raise InputError(f"{path}: is not a run.json of gelato")
-        description = _Description(path, description)
-        if description["format"] != FORMAT:
-            raise InputError(
-                f"{path}: has format {description['format']} of a newer gelato; upgrade gelato"
-            )
-        return description
+        return read_description(self.check("run.json"))
 
     @property
     def results(self) -> Path:
@@ -163,7 +130,7 @@ class Run:
         if not path.exists():
             self.refuse_other_files()
             write_manifest(self.folder, Manifest())
-            description = {"format": FORMAT, "kind": kind, **settings, "versions": _versions()}
+            description = {"format": FORMAT, "kind": kind, **settings, "versions": list_versions()}
             self.write_json("run", description)
             return False
         before = self.description
@@ -398,16 +365,6 @@ def load_arrays(path: Path, like: Tree) -> Tree:
             )
         loaded.append(array)
     return jax.tree_util.tree_unflatten(structure, loaded)
-
-
-def _versions() -> dict[str, str]:
-    installed = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            installed[package] = version(package)
-        except ModuleNotFoundError:
-            installed[package] = "not installed"
-    return installed
 
 
 def _difference(before: Any, now: Any) -> str:

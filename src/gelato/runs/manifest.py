@@ -100,6 +100,11 @@ def _describe(manifest: Manifest) -> Mapping[str, object]:
 def check_file(folder: Path, name: str, remedy: str) -> Path:
     """Return the path of a file of a run; raise an error if its content is not a listed one."""
     path = folder / name
+    if path.is_symlink():
+        raise InputError(
+            f"{path}: is a symbolic link, and a run is read from its own files only. Replace the "
+            "link by what it points to"
+        )
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is not a plain file; remove it")
     for _ in range(_ATTEMPTS):

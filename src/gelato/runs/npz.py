@@ -74,7 +74,10 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
         archive = zipfile.ZipFile(path)
         members = {}
         for member in archive.infolist():
-            members[member.filename.removesuffix(".npy")] = member
+            name = member.filename.removesuffix(".npy")
+            if name in members:  # Other programs would read the other one.
+                raise ValueError(f"it has two fields {name}")
+            members[name] = member
     except Exception as error:  # As in `Arrays.read`.
         raise InputError(
             f"{path}: not a readable .npz file, perhaps cut short ({first_line(error)})"
@@ -87,6 +90,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read all arrays of a file of ours, each under its path in the tree."""
     try:
         with open_arrays(path) as arrays:
+            # Many members can share the same bytes of the file.
+            claimed = sum(member.file_size for member in arrays.members.values())
+            check_memory(f"{path}", claimed, path.stat().st_size)
             return {name: arrays.read(name) for name in arrays.members}
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; the run is not finished") from error

@@ -13,6 +13,7 @@ from typing import Any
 
 from gelato.errors import InputError, first_line
 from gelato.progress import note, working
+from gelato.runs.files import report_damage
 from gelato.runs.folder import Run
 from gelato.runs.loggers import Block, LoggedRun, Logger, make_loggers
 from gelato.runs.records import Record, read_records
@@ -57,13 +58,23 @@ class _State:
         self.sent, self.finished = kept, False
 
 
+def _read_state(fields: dict[str, Any] | None) -> _State | None:
+    """Return the stored state of a logger, or None if it has none."""
+    if fields is None:
+        return None
+    sent = [(str(source), int(count)) for source, count in fields["sent"]]
+    return _State(str(fields["id"]), sent, bool(fields["finished"]))
+
+
 class _Sender:
     """One logger and its state. After a failure it sends nothing until the next start."""
 
     def __init__(self, run: Run, logger: Logger, settings: Mapping[str, Any]) -> None:
         self.run, self.logger, self.failed = run, logger, False
-        before = self._read_states().get(logger.name)
-        id = None if before is None else before["id"]
+        path = run.folder / f"{_STATE}.json"
+        with report_damage(path):
+            before = _read_state(self._read_states().get(logger.name))
+        id = None if before is None else before.id
         try:
             new_id = logger.start(LoggedRun(run.folder, settings, id))
             present = logger.count_blocks()
@@ -71,10 +82,7 @@ class _Sender:
             raise
         except Exception as error:
             raise InputError(f"cannot start {logger.name}: {first_line(error)}") from error
-        self.state = _State(new_id)
-        if before is not None:
-            sent = [(source, count) for source, count in before["sent"]]
-            self.state = _State(before["id"], sent, before["finished"])
+        self.state = before or _State(new_id)
         # A killed process may have sent blocks that it did not count, or counted blocks that the
         # tracker lost.
         self.skip = 0

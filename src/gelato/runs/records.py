@@ -44,9 +44,16 @@ def read_records(path: Path) -> list[Record]:
     if not path.exists():
         return []
     records = read_json(path, "not a JSON file")
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+    if not isinstance(records, list) or not all(map(_is_record, records)):
         raise InputError(f"{path}: not a list of records")
     return [_rename_fields(record) for record in records]
+
+
+def _is_record(record: object) -> bool:
+    """Return whether a value is a record: its values are text, numbers, flags or nothing."""
+    if not isinstance(record, dict):
+        return False
+    return all(isinstance(value, str | int | float | None) for value in record.values())
 
 
 def _rename_fields(record: Record) -> Record:

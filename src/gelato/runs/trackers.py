@@ -77,7 +77,8 @@ class TensorBoard(Logger):
     def _write(self, series: str, step: int, summary: Any) -> None:
         event, now = self._events.Event, time.time()
         if series not in self._writers:
-            folder = self._folder / series
+            # A name from someone else's metrics.csv must not lead to another folder.
+            folder = self._folder / re.sub(r"[/\\]|^\.+", "_", series)
             folder.mkdir(parents=True, exist_ok=True)
             writer = self._make_writer(str(folder / "events"), f".{os.getpid()}")
             # A killed process may have written this step already; TensorBoard then drops the older

@@ -15,6 +15,7 @@ from gelato.data.reference import load_stored
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.progress import note
+from gelato.runs.files import report_damage
 from gelato.runs.folder import Run, open_run
 from gelato.runs.records import read_records
 from gelato.selection.cross_model import CrossModel
@@ -85,8 +86,9 @@ class RunEstimates:
 
 def choose_settings(run: Path) -> SelectSettings:
     """Choose settings in proportion to the training, so that selecting stays cheap."""
-    records = read_records(Run(run).results)
-    updates = max([int(record["steps"] or 0) for record in records], default=0)
+    path = Run(run).results
+    with report_damage(path):
+        updates = max([int(record["steps"] or 0) for record in read_records(path)], default=0)
     settings = SelectSettings()
     critics = replace(
         settings.critics, updates=min(settings.critics.updates, max(100, updates // 15))
@@ -119,7 +121,8 @@ def estimate_run(
     path = folder / FOLDER
     with open_run(path, "selection", settings_of=str(described["fingerprint"])) as opened:
         if (path / f"{name}.json").exists():
-            return _read_estimates(folder, opened.read_json(name))
+            with report_damage(path / f"{name}.json"):
+                return _read_estimates(folder, opened.read_json(name))
         dataset = data or load_stored(described["data"]["reference"])
         check_data(folder, dataset)
         found = _estimate(folder, path, dataset, settings)

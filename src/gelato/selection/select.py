@@ -17,6 +17,7 @@ from gelato.data.reference import load_stored
 from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
+from gelato.runs.files import report_damage
 from gelato.runs.folder import Run
 from gelato.selection.budget import Trial, choose_trial, try_policies
 from gelato.selection.estimate import Estimate, bound_mean, rank
@@ -124,7 +125,9 @@ def select(
     if budget:
         trials = try_policies([candidate for candidate, _ in ranking], budget, environment)
     selection = decide(ranking, behaviour, found[0].dataset, weight, trials=trials)
-    Run(selection.chosen.run).write_json(_FILE, selection.describe())
+    chosen_run = Run(selection.chosen.run)
+    with chosen_run.lock():
+        chosen_run.write_json(_FILE, selection.describe())
     return selection
 
 
@@ -263,9 +266,13 @@ def measure_agreement(candidates: Sequence[Candidate]) -> float | None:
 def find_selected(run: Path | str) -> dict[str, Any] | None:
     """Return the policy that `select` chose in a run, or None."""
     folder = Run(find_training(run))
-    if not (folder.folder / f"{_FILE}.json").exists():
+    path = folder.folder / f"{_FILE}.json"
+    if not path.exists():
         return None
-    return folder.read_json(_FILE)["chosen"]
+    with report_damage(path):
+        chosen = folder.read_json(_FILE)["chosen"]
+        _ = str(chosen["method"]), int(chosen["seed"]), str(chosen["run"])
+        return dict(chosen)
 
 
 def _lower(estimate: Estimate | None) -> float:

@@ -9,6 +9,7 @@ from gelato.errors import InputError
 from gelato.policy.evaluate import find_environment, open_evaluator
 from gelato.policy.policy import DeployedPolicy, load_policies
 from gelato.progress import note, progress
+from gelato.runs.files import report_damage
 from gelato.runs.folder import Run
 from gelato.runs.records import Record
 from gelato.tasks.task import normalise_score
@@ -60,11 +61,15 @@ def trained_policies(
                 f"{run}: has no best policies, because no environment measured their returns; "
                 "use the last ones"
             )
-        policies = load_policies(group.check(f"{which}.npz"))
+        path = group.check(f"{which}.npz")
+        policies = load_policies(path)
+        if len(policies) != len(labels):
+            raise InputError(f"{path}: damaged ({len(policies)} policies for {len(labels)} labels)")
         for policy, label in zip(policies, labels, strict=True):
             if is_wanted(*label):
                 found.append(TrainedPolicy(policy, *label, reference, where))
-    names = [each["name"] for each in description["methods"]]
+    with report_damage(folder / "run.json"):
+        names = [each["name"] for each in description["methods"]]
     if not found:
         asked = [] if method is None else [f"method {method}"]
         asked += [] if seed is None else [f"seed {seed}"]
@@ -73,12 +78,13 @@ def trained_policies(
             f"{run}: has no finished policy{of}; its methods are {', '.join(names)}, "
             f"its seeds {', '.join(map(str, description['seeds']))}"
         )
-    return sorted(found, key=lambda trained: (names.index(trained.method), trained.seed))
+    with report_damage(folder / "run.json"):
+        return sorted(found, key=lambda trained: (names.index(trained.method), trained.seed))
 
 
 def _find_recorded_environment(run: Path | str, description: dict[str, Any]) -> str | None:
     """Return the environment that recorded the data, unless its name would import a module."""
-    recorded: str | None = description["data"]["environment"]
+    recorded: str | None = description["data"].get("environment")
     if recorded is not None and ":" in recorded:
         note(
             f"{run}: names the environment {recorded}, whose module would be imported; it is "

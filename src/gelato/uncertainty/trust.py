@@ -67,6 +67,8 @@ class Trust:
     held-out episodes of the fit, or `calibration`: other episodes of the same process.
     `foreign_trusted` is the share of out-of-distribution pairs that would be trusted; smaller is
     better. A penalty is refused if its median on them is no larger than on the calibration data.
+    `foreign_penalties` and `calibration_penalties` are the values of U behind this, and
+    `calibration_numbers` the episode of each calibration row.
     """
 
     def __init__(
@@ -98,13 +100,15 @@ class Trust:
         self.episodes = len(np.unique(episodes))
         predicted = predict_rows(self.model, scaling, rows)
         inside = np.asarray(self.penalise(predicted.embeddings))
+        self.calibration_penalties, self.calibration_numbers = inside, episodes
         limit = find_threshold(inside, episodes, 1 - false_alarm_rate)
         self.limit, self.false_alarm_rate = limit.value, 1 - limit.coverage
         truth = np.asarray(scaling.states(np.asarray(rows.next_states)))
         self.bounds: ErrorBounds = fit_bounds(predicted, truth, episodes, coverage)
         key = jax.random.key(1)
         pairs = sample_out_of_distribution(self.model, scaling, data, SAMPLE, key=key)
-        self._check_penalty(inside, np.asarray(self.penalise(pairs)))
+        self.foreign_penalties = np.asarray(self.penalise(pairs))
+        self._check_penalty(inside, self.foreign_penalties)
 
     def _choose_calibration(self, calibration: Dataset | None) -> Transitions:
         """Return the calibration data: the held-out part, or other data of the same spaces."""

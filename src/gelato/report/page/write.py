@@ -1,0 +1,77 @@
+"""`write_report`: the page and its records as two files."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gelato.data.transitions import Dataset
+from gelato.errors import InputError
+from gelato.report.page.collect.run import collect_run, compare_runs
+from gelato.report.page.records import Comparison, RunReport, to_plain
+from gelato.report.page.render.page import read_plotly, render_page
+from gelato.runs.files import write_atomically
+
+DEFAULT_NAME = "report.html"
+
+
+def write_report(
+    run: Path | str | Sequence[Path | str],
+    out: Path | str | None = None,
+    *,
+    data: Dataset | None = None,
+    fitted_to: str | None = None,
+) -> Path:
+    """Write the report page of a run, or a comparison of several runs; return its path.
+
+    The page is one file that needs no network. A file of the same name that ends in `.json` has
+    the same content. Default: `report.html` in the folder of the (first) run. `data` is a new log
+    that is judged and drawn on the map; `fitted_to` is the new location of training data that
+    moved.
+    """
+    path, _ = make_report(run, out, data=data, fitted_to=fitted_to)
+    return path
+
+
+def make_report(
+    run: Path | str | Sequence[Path | str],
+    out: Path | str | None = None,
+    *,
+    data: Dataset | None = None,
+    fitted_to: str | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Do what `write_report` does, and also return the records."""
+    runs = [run] if isinstance(run, str | Path) else list(run)
+    if not runs:
+        raise InputError("name the folder of at least one run")
+    path = Path(out) if out is not None else Path(runs[0]) / DEFAULT_NAME
+    _check_output(path)
+    read_plotly()
+    report: RunReport | Comparison
+    if len(runs) == 1:
+        report = collect_run(runs[0], data, fitted_to)
+    else:
+        if data is not None:
+            raise InputError("a comparison of runs judges no new log; give one run, or no data")
+        report = compare_runs(runs, fitted_to)
+    records = to_plain(report)
+    page = render_page(report)
+    for file, text in ((path, page), (path.with_suffix(".json"), json.dumps(records) + "\n")):
+        with write_atomically(file) as partial:
+            partial.write_text(text, "utf-8")
+    return path, records
+
+
+def _check_output(path: Path) -> None:
+    """Raise an error early if the page cannot be written."""
+    if path.suffix != ".html":
+        raise InputError(f"{path}: a report is a page; name a file that ends in .html")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent}: no such folder")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(
+            f"{path.parent}: no permission to write to this folder. Name another file with --out"
+        )
