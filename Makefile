@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-integrations lint types layers unit benchmark chaos chaos-short chaos-broken clean
+.PHONY: demo test test-slow test-integrations docs docs-serve docs-pages lint types layers unit benchmark \
+	chaos chaos-short chaos-broken clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,8 +31,22 @@ test-slow: $(INSTALLED)
 # PyTorch's CPU build first, so that Stable-Baselines3 does not bring the one for GPUs.
 test-integrations: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sb3]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sb3,wandb,mlflow]'
 	$(BIN)/pytest -m integration
+
+# The site, in site/. It runs the tutorials, and fails at broken links, missing anchors and public
+# names without an entry or a docstring.
+docs: docs-pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m experiments.check_site site
+
+docs-serve: docs-pages
+	$(BIN)/mkdocs serve
+
+docs-pages: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs,sb3]'
+	$(BIN)/python -m experiments.tutorials
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -61,4 +76,4 @@ chaos-broken: $(INSTALLED)
 	$(BIN)/python -m experiments.chaos.broken --results results/chaos.json
 
 clean:
-	rm -rf $(VENV) demo chaos
+	rm -rf $(VENV) demo chaos site .cache

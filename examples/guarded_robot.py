@@ -22,8 +22,8 @@ import onnxruntime
 
 import gelato
 from gelato.data import Dataset
-from gelato.policy.onnx_export import export_guarded
-from gelato.runs.records import Record, merge_records
+from gelato.policy import export_guarded
+from gelato.runs import Record, merge_records
 
 ENVIRONMENT, LARGEST = "InvertedPendulum-v5", 3.0
 # Gains of a linear controller for position, angle and their velocities.

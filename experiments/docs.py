@@ -221,8 +221,9 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
 
 
 def list_pages(root: Path) -> list[Path]:
-    """List the README and every page of the docs."""
-    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    """List the README and every page of the docs that people write (tutorials make their pages)."""
+    pages = sorted((root / "docs").rglob("*.md"))
+    return [root / "README.md", *(page for page in pages if page.parent.name != "tutorials")]
 
 
 def main(root: Path) -> None:

@@ -350,9 +350,9 @@ def evaluate_log(
         1.0 - log.terminated,
         log.episodes,
         choose_actions(system.policies, log, log.next_states, key=key),
-        log.count,
     )
-    problem = make_problem(rows, len(log.rows), config.members, 1.0, log.space, key=key)
+    episodes = len(log.rows)
+    problem = make_problem(rows, log.count, episodes, config.members, 1.0, log.space, key=key)
     state = update_critics(problem, init_critics(problem, config), config, config.updates)
     first = log.initial_states
     choices = choose_actions(system.policies, log, first, key=key)

@@ -6,8 +6,11 @@ means. *Geodesic* is the distance between these means under the metric of the de
 averaged over the ensemble).
 """
 
+from functools import cache
+
 import numpy as np
 from jaxtyping import Float
+from scipy.sparse.csgraph import shortest_path
 from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
 
@@ -17,12 +20,7 @@ from gelato.model.training import FittedModel
 from gelato.report.latent_space import build_decoder_metric, encode_states, measure_plane
 from gelato.report.references import shorten_reference
 from gelato.runs.records import Record
-from gelato.tasks.four_rooms import (
-    FOUR_ROOMS,
-    compute_walking_distances,
-    encode_position,
-    list_free_cells,
-)
+from gelato.tasks.four_rooms import FOUR_ROOMS, encode_position, list_free_cells
 from gelato.uncertainty.scores import auroc
 
 Pairs = Float[np.ndarray, "cells cells"]
@@ -52,6 +50,14 @@ def measure_cells(fitted: FittedModel, model: LatentModel) -> dict[str, Pairs]:
         "latent": cdist(codes, codes),
         "position": air_distances(),
     }
+
+
+@cache
+def compute_walking_distances() -> Pairs:
+    """Return the walking distances between all free cells, in the order of `list_free_cells`."""
+    cells = list_free_cells()
+    neighbours = np.abs(cells[:, None] - cells[None]).sum(-1) == 1
+    return shortest_path(neighbours, unweighted=True)
 
 
 def air_distances() -> Pairs:

@@ -1,4 +1,4 @@
-"""Pytrees stacked and taken apart."""
+"""Stack pytrees and take entries of them."""
 
 import equinox as eqx
 import jax.numpy as jnp

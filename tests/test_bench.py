@@ -16,7 +16,7 @@ FIELDS = {"device", "solver", "dimension", "range", "per_second", "median_error"
 
 @pytest.fixture
 def small(monkeypatch):
-    """A benchmark that takes seconds: two solvers, a cheap reference, little data."""
+    """Run a benchmark that takes seconds: two solvers, a cheap reference, little data."""
     solvers = {"straight": (Straight(), 1), "near": (Near(), 1)}
     monkeypatch.setattr(benchmark, "choose_solvers", lambda _: solvers)
     monkeypatch.setattr(benchmark, "REFERENCE", Near(rounds=2))

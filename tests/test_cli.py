@@ -151,9 +151,31 @@ def test_help_teaches(capsys, monkeypatch):
     )
 
 
-def test_the_version_can_be_asked_for(capsys):
+COMMANDS = (
+    "",
+    *("data", "data list", "data make", "data info", "data import", "model", "model fit"),
+    *("model check", "uncertainty", "trust", "train", "methods", "settings", "select"),
+    *("evaluate", "table", "export", "figure"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_shows_no_internals(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as stop:
+        run(f"{command} --help")
+    shown = capsys.readouterr().out
+    assert stop.value.code == 0 and "usage: gelato" in shown
+    for internal in ("None", "(default: )", "--no-json", "\n\n\n"):
+        assert internal not in shown
+
+
+def test_the_version_can_be_asked_for_and_the_help_says_so(capsys):
     run("--version")
     assert re.fullmatch(r"\d+\.\d+.*\n", capsys.readouterr().out)
+    with pytest.raises(SystemExit):
+        run("--help")
+    assert "--version" in capsys.readouterr().out
 
 
 def test_an_option_that_may_be_left_out_names_what_it_takes(capsys):
@@ -171,7 +193,7 @@ def test_an_option_that_may_be_left_out_names_what_it_takes(capsys):
 def gelato(arguments: str, store: Path, **options) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "gelato", *shlex.split(arguments)]
     environment = os.environ | {"MINARI_DATASETS_PATH": str(store), "HF_HUB_OFFLINE": "1"}
-    # A suite run in a shell's background inherits an ignored Ctrl-C, and would hand it on.
+    # A test run in a shell's background inherits that Ctrl-C is ignored, and so would the command.
     listening = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return subprocess.Popen(

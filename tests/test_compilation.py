@@ -1,4 +1,4 @@
-"""Optimisers in few kernels change what Adam changes, array by array."""
+"""Optimisers with few kernels change every array as Adam does."""
 
 import jax
 import jax.numpy as jnp

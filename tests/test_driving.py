@@ -1,4 +1,4 @@
-"""Driving as a user meets it: from five episodes to a driver, judged, drawn, refused."""
+"""Driving from five episodes: train, judge and draw drivers, and refuse bad input."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ def dataset(shared_store: Path) -> Dataset:
 
 @pytest.fixture(scope="module")
 def finished(dataset: Dataset, tmp_path_factory) -> Path:
-    """Drivers that learned nothing to speak of."""
+    """Train drivers for a moment; they learn almost nothing."""
     run = tmp_path_factory.mktemp("runs") / "roundabout"
     model = replace(
         preset("default", dataset), decoders=2, hidden=(8,), forward_hidden=(8,), batch_size=8
@@ -100,7 +100,7 @@ def test_a_driver_can_be_watched(finished: Path, tmp_path: Path, capsys) -> None
         r["crash_rate"] in (0.0, 1.0) for r in records
     )
     with Image.open(tmp_path / "drive.gif") as picture:
-        # Fifteen pictures a second: more than one a decision.
+        # Fifteen frames per second are more than one per decision.
         assert picture.n_frames > records[0]["length"]
     main(["evaluate", str(finished), "--episodes", "1", "--method", "gelato-none", "--json"])
     assert json.loads(capsys.readouterr().out)["records"] == [
@@ -120,7 +120,7 @@ def test_copied_simulators_tell_what_other_actions_would_have_led_to() -> None:
     assert len(within) >= 8
     same = held_out.actions == uniform.actions
     agree = (held_out.successors == uniform.successors).all(axis=1)
-    # Another action may come to the same: there is not always a lane to change to.
+    # Another action may have the same effect: there is not always a lane to change to.
     assert agree[same].all() and not agree[~same].all()
 
 

@@ -1,4 +1,4 @@
-"""The examples run as scripts, on a store of their own."""
+"""The examples run as scripts, with their own Minari store."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a log of a batch job shows of a long command."""
+"""The lines that a long command prints in a batch job."""
 
 import re
 import time

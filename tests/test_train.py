@@ -1,4 +1,4 @@
-"""Training as a user meets it: from a reference to returns, resumed and refused."""
+"""Training for users: from a reference to returns, resuming, and refusing bad input."""
 
 import json
 import shutil
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.figures.paths import choose_most_valued
 from gelato.agents.cloning import Cloning
 from gelato.agents.ppo import PPO
 from gelato.agents.sac import SAC
@@ -19,18 +20,19 @@ from gelato.cli import main
 from gelato.data.reference import load
 from gelato.data.spaces import Continuous
 from gelato.data.transitions import Dataset
-from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
+from gelato.dynamics import EnsembleConfig, EnsembleFit
 from gelato.dynamics.latent import LatentFit, make_latent_dynamics
 from gelato.errors import InputError
 from gelato.model import training
 from gelato.policy.encoded_env import EncodedEnv
 from gelato.report.policy_table import gather
 from gelato.runs import loop
-from gelato.runs.loggers import mirror
+from gelato.runs.folder import Run
 from gelato.training import group as group_training
 from gelato.training.environment import pessimistic_env
 from gelato.training.method import Method, find_family, group_methods
-from gelato.training.policies import evaluate_run, most_valued, trained_policies
+from gelato.training.plan import make_plan
+from gelato.training.policies import evaluate_run, trained_policies
 from gelato.training.presets import (
     Parts,
     TrainSettings,
@@ -43,6 +45,7 @@ from gelato.training.presets import (
     vary_method,
 )
 from gelato.training.train import train
+from tests.runs.test_loggers import read_tensorboard
 
 AGENT = SAC(hidden=(8,), batch_size=8, updates=6, epoch=2, branches=4, horizon=2, replay=16)
 METHODS = tuple(list_methods())
@@ -78,7 +81,7 @@ def parts(dataset: Dataset) -> Parts:
 
 @pytest.fixture(scope="module", autouse=True)
 def untrained(request: pytest.FixtureRequest):
-    """What is trained does not matter here."""
+    """Make tiny settings: these tests do not need good policies."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "_run_phase", lambda *given: given[6].model)
         yield
@@ -93,7 +96,7 @@ def run_methods(dataset: Dataset, run: Path, parts: Parts, *names: str, **option
 @pytest.fixture(scope="module")
 def finished(dataset: Dataset, parts: Parts, tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "all"
-    run_methods(dataset, run, parts, *METHODS, tensorboard=True)
+    run_methods(dataset, run, parts, *METHODS, log="tensorboard")
     return run
 
 
@@ -128,6 +131,27 @@ def test_every_method_runs_from_data_to_returns(finished: Path) -> None:
         (name, seed) for name in METHODS for seed in (0, 1)
     ]
     assert all(r["steps"] == 6 and 0 <= r["return"] <= 60 for r in records)
+
+
+def test_every_column_and_field_of_a_run_is_in_its_guide(finished: Path) -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "guide" / "run_folder.md").read_text()
+    records = json.loads((finished / "results.json").read_text())
+    names = {name for record in records for name in record}
+    for log in finished.glob("policies/*/metrics.csv"):
+        names |= set(log.read_text().partition("\n")[0].strip().split(","))
+    assert len(names) > 30
+    assert not {name for name in names if f"`{name}`" not in guide}
+
+
+def test_groups_with_equal_fits_share_what_was_fitted(
+    dataset: Dataset, parts: Parts, tmp_path: Path
+) -> None:
+    method = make_method("gelato", parts)
+    other = replace(method, name="other", agent=replace(parts.sac, discount=0.9))
+    plan = make_plan(dataset, [method, other])
+    assert len(plan.groups) == 2 and len(plan.fits) == 1
+    first, second = (plan.fit(group.fit, tmp_path) for group in plan.groups)
+    assert first is second
 
 
 def test_the_last_and_the_best_policies_are_kept_and_return_again_what_they_did(
@@ -200,7 +224,7 @@ def test_the_most_valued_policy_of_every_method_is_chosen_without_the_environmen
     finished: Path,
 ) -> None:
     records = json.loads((finished / "results.json").read_text())
-    chosen = most_valued(finished)
+    chosen = choose_most_valued(finished)
     assert [trained.method for trained in chosen] == list(METHODS)
     for trained in chosen:
         own = {r["seed"]: r["initial_value"] for r in records if r["method"] == trained.method}
@@ -299,18 +323,17 @@ def test_the_scales_of_penalties_are_kept_in_the_run(finished: Path) -> None:
     )
 
 
-def test_metrics_are_there_for_tensorboard_too(finished: Path) -> None:
-    runs = {path.parent.name for path in (finished / "tensorboard").glob("*/events*")}
-    assert {"gelato-0", "gelato-1", "bc-1"} <= runs
-
-
-def test_what_was_logged_last_is_there_when_training_is_interrupted(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), mirror(tmp_path) as write:
-        for step in range(20):
-            write([{"step": step, "method": "bc", "seed": 0, "loss": 1.5}])
-        raise KeyboardInterrupt
-    (events,) = (tmp_path / "bc-0").glob("events*")
-    assert events.read_bytes().count(b"loss") == 20
+def test_tensorboard_has_the_numbers_of_every_policy(finished: Path) -> None:
+    found, dropped = read_tensorboard(finished / "tensorboard")
+    expected = {}
+    for path in (finished / "policies").glob("*/metrics.csv"):
+        for row in Run(path.parent).metrics:
+            for metric in row.keys() - {"method", "seed", "step"}:
+                if row[metric]:
+                    series = f"{row['method']}-{row['seed']}"
+                    expected[series, metric, int(row["step"])] = float(row[metric])
+    assert len(expected) > 200 and dropped == 0
+    assert found == pytest.approx(expected)
 
 
 def test_the_mdp_of_a_run_is_an_environment_for_others(finished: Path, dataset: Dataset) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gelato.agents.online import Progress, train_online
+from experiments.online import Progress, train_online
 from gelato.agents.ppo import PPO, PPONetworks
 from gelato.data.generate import generate
 from gelato.data.recipes import RECIPES, Recipe

@@ -7,16 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
 
 from experiments.figures.command import run_figure
-from experiments.tables import LEVEL, last_records, mean_of, select
+from experiments.tables import last_records, mean_of, select
 from gelato.errors import InputError
 from gelato.report.figures import FigureRequest
-from gelato.report.style import BLUE, GREY, INK, ORANGE, save
+from gelato.report.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    add_legend,
+    half_width,
+    label_panels,
+    save,
+)
 from gelato.runs.records import Record, read_records
 from gelato.tasks.driving import DRIVING_TASKS
 
@@ -60,10 +67,15 @@ def draw_driving(request: FigureRequest) -> None:
             _draw_panel(axes[row, column], of_task, field)
         axes[0, column].set_title(task)
         axes[1, column].set(ylim=(-0.03, 1.03), xlabel="imagined steps (1,000)")
-    axes[0, 0].set_ylabel("return")
+    axes[0, 0].set_ylabel("return of an episode")
     axes[1, 0].set_ylabel("fraction of episodes\nthat end in a crash")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    label_panels(list(axes.ravel()))
+    add_legend(figure, list(axes.ravel()), width=1.4)
+    figure.suptitle(
+        "mean over seeds, with 95% intervals (Student's t); points on the right: the last "
+        "policies, on more episodes",
+        fontsize=8,
+    )
     save(figure, request.out)
 
 
@@ -93,7 +105,7 @@ def _draw_method(
     for step in steps:
         values.append(np.array([float(r[field] or 0) for r in select(records, steps=step)]))
     middle = np.array([seeds.mean() for seeds in values])
-    half = np.array([_half_width(seeds) for seeds in values])
+    half = np.array([half_width(seeds) for seeds in values])
     x, during = np.array(steps) / 1000, slice(len(steps) - 1)
     curve = {"color": colour, "linestyle": line, "marker": marker, "label": label}
     axes.plot(x[during], middle[during], markersize=3, linewidth=1.2, **curve)
@@ -102,14 +114,6 @@ def _draw_method(
     last = x[-1] * (1 + 0.04 * place)
     bar = {"fmt": marker, "markersize": 4, "capsize": 2, "linewidth": 1}
     axes.errorbar(last, middle[-1], half[-1], color=colour, **bar)
-
-
-def _half_width(values: Float[np.ndarray, " seeds"]) -> float:
-    """Return half the width of the 95% interval of a mean over seeds (Student's t)."""
-    if len(values) < 2:
-        return 0.0
-    quantile = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)
-    return float(quantile * values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from experiments.figures.command import run_figure
 from experiments.rooms import check_rooms
@@ -18,7 +19,7 @@ from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.progress import progress
 from gelato.report.figures import FigureRequest
-from gelato.report.style import save
+from gelato.report.style import label_panels, save
 from gelato.tasks.four_rooms import ACTIONS, FREE, SIZE
 from gelato.uncertainty.build import PenaltyInputs, build_penalty
 from gelato.uncertainty.calibration import calibrate
@@ -27,6 +28,9 @@ from gelato.uncertainty.penalty import penalise
 from gelato.uncertainty.registry import list_penalties
 
 RING = 3
+# The top of the colour scale. Calibration makes penalties agree on the values 0 and 1 only. Outside
+# the plan some reach 30, and a scale up to 30 would hide everything else.
+_HIGHEST = 3.0
 # Points along the side of a cell.
 _DENSITY = 1
 
@@ -48,8 +52,22 @@ def draw_penalties(request: FigureRequest) -> None:
             raw = build_penalty(name, PenaltyInputs(model, train, held_out))
             penalty = calibrate(raw, model, fitted.scaling, train)
             values = np.asarray(penalise(penalty, embeddings.reshape(-1, size)))
-            _draw_map(axis, values.reshape(side, side, moves).mean(axis=-1), name)
+            image = _draw_map(axis, values.reshape(side, side, moves).mean(axis=-1), name)
             advance(1)
+    label_panels(list(axes[: len(shown)]))
+    figure.colorbar(
+        image,
+        ax=list(axes),
+        location="bottom",
+        shrink=0.5,
+        aspect=40,
+        extend="max",
+        label="calibrated penalty U, mean over the four moves (0: as on the data, 1: a clearly "
+        "out-of-distribution pair)",
+    )
+    figure.suptitle(
+        f"one scale for all panels, white: walls; model seed {fitted.seeds[0]}", fontsize=9
+    )
     for axis in axes[len(shown) :]:
         axis.set_axis_off()
     save(figure, request.out)
@@ -72,22 +90,17 @@ def embed_plan(
     return jax.vmap(jax.vmap(embed_one))(normalised)
 
 
-def _draw_map(axes: Axes, values: Float[np.ndarray, "side side"], title: str) -> None:
+def _draw_map(axes: Axes, values: Float[np.ndarray, "side side"], title: str) -> AxesImage:
     low, high = -RING - 0.5 / _DENSITY, SIZE - 1 + RING + 0.5 / _DENSITY
-    # The largest 1% of values, far out in the ring, would otherwise use most of the colours.
-    image = axes.imshow(
-        values, extent=(low, high, high, low), vmin=0, vmax=float(np.quantile(values, 0.99)) or 1.0
-    )
+    image = axes.imshow(values, extent=(low, high, high, low), vmin=0, vmax=_HIGHEST)
     cells = np.pad(FREE, 1).astype(float)
     places = np.arange(-1, SIZE + 1)
     # Each cell is divided into 8×8 parts, so that the outline has sharp corners.
     fine = np.repeat(np.repeat(cells, 8, axis=0), 8, axis=1)
     where = np.linspace(places[0] - 0.5 + 1 / 16, places[-1] + 0.5 - 1 / 16, len(fine))
     axes.contour(where, where, fine, levels=[0.5], colors=["white"], linewidths=0.7)
-    axes.set(title=title, xticks=[], yticks=[])
-    axes.figure.colorbar(
-        image, ax=axes, location="bottom", shrink=0.9, extend="max", label="calibrated penalty"
-    )
+    axes.set(title=f"{title}\nmaximum {values.max():.3g}", xticks=[], yticks=[])
+    return image
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

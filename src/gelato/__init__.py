@@ -1,7 +1,8 @@
 """GELATO: offline reinforcement learning that knows where its model can be trusted.
 
->>> import gelato
->>> data = gelato.load("hopper-medium")
+    import gelato
+
+    data = gelato.load("hopper-medium")
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gelato.policy.encoded_env import EncodedEnv
     from gelato.policy.evaluate import evaluate_policy
     from gelato.report.figures import register_figure
+    from gelato.runs.loggers import Logger, register_logger
     from gelato.selection.select import select
     from gelato.training.environment import pessimistic_env
     from gelato.training.method import Method
@@ -44,6 +46,7 @@ __all__ = [
     "EncodedEnv",
     "FittedModel",
     "InputError",
+    "Logger",
     "Method",
     "Parts",
     "Standardiser",
@@ -63,6 +66,7 @@ __all__ = [
     "make_method",
     "pessimistic_env",
     "register_figure",
+    "register_logger",
     "register_method",
     "register_penalty",
     "register_source",
@@ -92,6 +96,8 @@ _HOMES = {
     "EncodedEnv": "gelato.policy.encoded_env",
     "evaluate_policy": "gelato.policy.evaluate",
     "register_figure": "gelato.report.figures",
+    "Logger": "gelato.runs.loggers",
+    "register_logger": "gelato.runs.loggers",
     "select": "gelato.selection.select",
     "pessimistic_env": "gelato.training.environment",
     "Method": "gelato.training.method",

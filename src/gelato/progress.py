@@ -1,4 +1,4 @@
-"""A progress bar on standard error, so that standard output stays clean for results and JSON.
+"""Progress bars and live tables on standard error; standard output stays clean for results.
 
 If standard error is not a terminal (a batch job), it prints a line after five seconds and then one
 line per minute.
@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from threading import Timer
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -34,6 +35,21 @@ def note(message: str) -> None:
 def say(line: str, style: str | None = None) -> None:
     """Print a line on standard error, above a progress bar if there is one."""
     _console.print(line, style=style, markup=False)
+
+
+def is_terminal() -> bool:
+    """Return whether standard error is a terminal."""
+    return _console.is_terminal
+
+
+@contextmanager
+def show_live(table: RenderableType) -> Iterator[None]:
+    """Draw something four times per second, below all notes. It vanishes at the end.
+
+    A thread draws it, so drawing must not wait for the device.
+    """
+    with Live(table, console=_console, refresh_per_second=4, transient=True):
+        yield
 
 
 @contextmanager

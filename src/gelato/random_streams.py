@@ -16,11 +16,16 @@ MODEL_VARIANCES = 1
 ENSEMBLE_BATCHES = 3
 # Every member's own sample of the data.
 ENSEMBLE_SAMPLES = 2**29 + 1
-# Policies: initial weights, imagined steps, updates, and updates of behaviour cloning.
+# Policies: initial weights, imagined steps, updates, updates of behaviour cloning, and the noise
+# that other agents add in an update.
 INIT = 2**28
+"""The stream of initial weights."""
 IMAGINE = 2**28 + 1
+"""The stream of imagined steps."""
 LEARN = 2**28 + 2
+"""The stream of batches and of noise in updates."""
 CLONE = 2**28 + 3
+NOISE = 2**28 + 4
 # First weights of the ensemble in state space.
 ENSEMBLE_WEIGHTS = 2**29
 # First weights of the latent model.

@@ -1,12 +1,14 @@
-"""Five tiny MDPs whose values are known, as dynamics: what any agent has to solve."""
+"""Five tiny MDPs with known values. Every agent must solve them."""
 
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array
 
+from gelato.agents import Experience, pack
 from gelato.arrays import stack
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.dynamics.interface import AbstractDynamics, Imagined
@@ -20,7 +22,7 @@ KINDS = ("constant", "sign", "delayed", "action", "both", "endless")
 
 
 class Tiny(AbstractDynamics):
-    """States are `(position, sign)`; the kind says what pays.
+    """States are `(position, sign)`. The kind decides what is rewarded:
 
     `constant`: 1, then the end. `sign`: what the state shows. `delayed`: 1 after a second step.
     `action`: 1 for the right action. `both`: 1 for the action that the state shows. `endless`: 1
@@ -106,6 +108,34 @@ def make_population(
         weights=jnp.array(weights),
         real_fractions=jnp.zeros(variants),
         # With γ = 0.9 values lie between −10 and 10.
+        reward_range=jnp.array([-1.0, 1.0]),
+        seeds=jnp.array(seeds),
+        action_space=known.space,
+    )
+
+
+def log_random_actions(known: Known, seeds: tuple[int, ...]) -> Population:
+    """A log of random actions in a tiny MDP, without a model."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    z = jnp.tile(known.starts, (128, 1))
+    second = z.at[:, 0].set(1.0)
+    z = jnp.concatenate([z, second])
+    if known.space.size == 2:
+        actions = jax.nn.one_hot(jax.random.randint(keys[0], (len(z),), 0, 2), 2)
+    else:
+        actions = jax.random.uniform(keys[0], (len(z), 1), minval=-1.0)
+    e = jax.vmap(known.dynamics.embed)(z, actions)
+    after = jax.vmap(lambda e: known.dynamics.imagine(e, key=keys[1]))(e)
+    rows = Experience(z, actions, after.reward, after.latent, after.terminated.astype(float))
+    count = len(seeds)
+    return Population(
+        dynamics=None,
+        logged=jnp.stack([pack(rows)] * count),
+        starts=jnp.stack([known.starts] * count),
+        initial=jnp.stack([known.starts] * count),
+        penalties=(Nothing(),),
+        weights=jnp.zeros(1),
+        real_fractions=jnp.ones(1),
         reward_range=jnp.array([-1.0, 1.0]),
         seeds=jnp.array(seeds),
         action_space=known.space,

@@ -1,4 +1,4 @@
-"""MOPO's dynamics on the seam of the latent model's."""
+"""The ensemble of MOPO: its dynamics, its penalty and its fit."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +11,15 @@ import pytest
 
 from gelato.data.spaces import Continuous
 from gelato.data.transitions import Dataset, Standardiser, Transitions
-from gelato.dynamics.ensemble import (
-    EnsembleConfig,
+from gelato.dynamics.ensemble import LargestDeviation
+from gelato.dynamics.ensemble_training import (
     EnsembleData,
-    LargestDeviation,
-    Member,
-    StateDynamics,
     _init,
     _keep_best,
     _resample,
     fit_ensemble,
 )
+from gelato.dynamics.state import EnsembleConfig, Member, StateDynamics
 from gelato.errors import InputError
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP
@@ -42,9 +40,7 @@ def dynamics() -> StateDynamics:
 
 
 def test_a_step_out_of_the_datas_box_still_ends_the_episode(dynamics: StateDynamics) -> None:
-    """The box of the data is that of healthy states: what is clipped into it must have been judged
-    before.
-    """
+    """Clipping a state to the range of the data would make it look healthy."""
     outcomes = jax.vmap(lambda key: dynamics.imagine(jnp.array([0.4, 0.0]), key=key))(
         jax.random.split(jax.random.key(1), 200)
     )
@@ -118,7 +114,7 @@ def test_an_ensemble_recovers_a_known_system_and_its_best_members_step(
     )
     errors = np.square(np.asarray(outcomes.mean) - truth[:, None])
     assert errors.mean() < 0.1 * truth.var()
-    # The noise it was made with, in the model's units.
+    # The noise that the data was made with, in the model's units.
     deviations = np.sqrt(np.asarray(outcomes.variance).mean(axis=(0, 1)))[:2] * scaling.states.scale
     np.testing.assert_allclose(deviations, 0.1, atol=0.04)
     assert ((np.asarray(ends) > 0) == np.asarray(held_out.terminated)[:, None]).mean() > 0.9
@@ -140,7 +136,7 @@ def test_a_fit_ends_when_no_member_improves(split: Split, tmp_path: Path) -> Non
 
 
 def test_a_seed_that_is_done_keeps_its_best_members(split: Split) -> None:
-    """Other seeds may still improve; what they do changes nothing for this one."""
+    """Other seeds may still improve, but they do not change this one."""
     config = replace(_SMALL, patience=300)
     space = split.train.action_space
     states = _init(config, 2, space, jnp.array([0]))

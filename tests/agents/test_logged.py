@@ -1,4 +1,4 @@
-"""What is learned from logged rows: values, bounds, clones, and how the rows come about."""
+"""Learning from logged rows: values, bounds, clones, and how the rows are made."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from gelato.agents.agent import View
 from gelato.agents.cloning import Cloning
 from gelato.agents.networks import Critic
 from gelato.agents.replay import Experience, pack, unpack
-from gelato.agents.sac import SAC, SACState, compute_minimum_value
+from gelato.agents.sac import SAC, SACState, estimate_value
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Dataset, Transitions
 from gelato.dynamics.fit import PenaltySettings
@@ -38,7 +38,7 @@ AGENT = SAC(
 
 
 def make_logged(rows: Experience, space: ActionSpace, highest: float = 100.0) -> Population:
-    """Rows alone: nothing is imagined."""
+    """Make a view with logged rows only; nothing is imagined."""
     latents = rows.latents[None]
     return Population(
         dynamics=None,
@@ -56,7 +56,7 @@ def make_logged(rows: Experience, space: ActionSpace, highest: float = 100.0) ->
 
 
 def view_of(population: Population) -> View:
-    """What the first policy sees."""
+    """Return the view of the first policy."""
     return View(
         None,
         population.logged[0],
@@ -71,26 +71,24 @@ def view_of(population: Population) -> View:
 def rows_of(
     latents: np.ndarray, actions: np.ndarray, rewards: np.ndarray, ends: np.ndarray
 ) -> Experience:
-    """Rows that lead where they began."""
+    """Make rows whose next state is their own state."""
     z, a, r, end = (jnp.asarray(x, jnp.float32) for x in (latents, actions, rewards, ends))
     return Experience(z, a, r, z, end)
 
 
 def values(rows: Experience, **changes: float) -> np.ndarray:
-    """What SAC, from these rows alone, holds logged steps to be worth."""
+    """Return the values that SAC learns for logged steps from these rows alone."""
     population = make_logged(rows, BOX, **changes)
     states = init_policies(population, AGENT)
     for _ in range(AGENT.updates // AGENT.epoch):
         states, _ = train_block(population, states, agent=AGENT, updates=AGENT.epoch)
     critics = jax.tree.map(lambda x: x[0, 0] if eqx.is_array(x) else x, states.networks.critics)
-    return np.asarray(compute_minimum_value(critics, rows.latents, rows.actions))
+    return np.asarray(estimate_value(critics, rows.latents, rows.actions))
 
 
 @pytest.fixture(scope="module")
 def loops() -> Experience:
-    """A step of reward 1 that ends the task, and one of reward 1 that leads back to itself and was
-    merely cut off.
-    """
+    """Make two steps of reward 1: one ends the task, one leads back to itself and is truncated."""
     actions = np.linspace(-2, 2, 64)[:, None]
     latents = np.repeat(np.array([[1.0, 0.0], [0.0, 1.0]]), 32, axis=0)
     return rows_of(latents, actions, np.ones(64), np.repeat([1.0, 0.0], 32))
@@ -120,7 +118,7 @@ def test_the_lesser_of_the_critics_counts() -> None:
     ]
     assert (each[0] < each[1]).any() and (each[1] < each[0]).any()
     np.testing.assert_allclose(
-        compute_minimum_value(critics, z, a), np.minimum(*map(np.asarray, each)), rtol=1e-5
+        estimate_value(critics, z, a), np.minimum(*map(np.asarray, each)), rtol=1e-5
     )
 
 
@@ -169,7 +167,7 @@ def test_a_clone_does_what_the_data_did(space: ActionSpace) -> None:
 
 
 def test_the_data_as_policies_see_it_and_what_values_can_be(tmp_path: Path) -> None:
-    """An end without successor stays, a cut without one is dropped; rewards are the data's own."""
+    """A terminal row needs no successor; a truncated row without one is dropped."""
     n = 120
     rng = np.random.default_rng(0)
     states = rng.normal(3.0, 2.0, (n, 2)).astype(np.float32)

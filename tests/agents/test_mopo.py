@@ -1,4 +1,4 @@
-"""MOPO from random data to a policy that is nearly the best: a floor for the whole recipe."""
+"""MOPO learns a nearly optimal policy from random data."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 
 import gelato
 from gelato.agents.sac import SAC
-from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
+from gelato.dynamics import EnsembleConfig, EnsembleFit
 
 STEPS = 50
 # Random forces return −46 on average, and the best of some linear controllers returns 48. Four

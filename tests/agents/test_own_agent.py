@@ -10,43 +10,13 @@ import pytest
 
 import gelato
 from examples.own_agent import IQL
-from gelato.agents import Experience, pack
 from gelato.cli import main
 from gelato.data.spaces import Discrete
 from gelato.runs import loop
 from gelato.training import Population, group, init_policies, train_block
-from gelato.uncertainty.penalty import Nothing
-from tests.agents.conftest import DISCOUNT, Known, Tiny
+from tests.agents.conftest import DISCOUNT, Known, Tiny, log_random_actions
 
 AGENT = IQL(hidden=(32, 32), rate=3e-3, discount=DISCOUNT, expectile=0.9, batch_size=64, epoch=1500)
-
-
-def log_random_actions(known: Known, seeds: tuple[int, ...]) -> Population:
-    """A log of random actions in a tiny MDP, without a model."""
-    keys = jax.random.split(jax.random.key(0), 2)
-    z = jnp.tile(known.starts, (128, 1))
-    second = z.at[:, 0].set(1.0)
-    z = jnp.concatenate([z, second])
-    if known.space.size == 2:
-        actions = jax.nn.one_hot(jax.random.randint(keys[0], (len(z),), 0, 2), 2)
-    else:
-        actions = jax.random.uniform(keys[0], (len(z), 1), minval=-1.0)
-    e = jax.vmap(known.dynamics.embed)(z, actions)
-    after = jax.vmap(lambda e: known.dynamics.imagine(e, key=keys[1]))(e)
-    rows = Experience(z, actions, after.reward, after.latent, after.terminated.astype(float))
-    count = len(seeds)
-    return Population(
-        dynamics=None,
-        logged=jnp.stack([pack(rows)] * count),
-        starts=jnp.stack([known.starts] * count),
-        initial=jnp.stack([known.starts] * count),
-        penalties=(Nothing(),),
-        weights=jnp.zeros(1),
-        real_fractions=jnp.ones(1),
-        reward_range=jnp.array([-1.0, 1.0]),
-        seeds=jnp.array(seeds),
-        action_space=known.space,
-    )
 
 
 def train(population: Population, updates: int) -> eqx.Module:

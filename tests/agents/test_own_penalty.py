@@ -16,7 +16,7 @@ from gelato.uncertainty.penalty import AbstractPenalty
 
 
 class Constant(AbstractPenalty):
-    """`U` is the same everywhere; the number is an array, as the data of most penalties is."""
+    """`U` is the same everywhere. The number is an array, like the data of most penalties."""
 
     level: jax.Array
 

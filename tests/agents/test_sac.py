@@ -119,7 +119,7 @@ def test_the_density_of_a_squashed_action_integrates_to_one() -> None:
 
 
 def test_termination_stops_the_bootstrap_and_truncation_does_not() -> None:
-    """A horizon cuts rollouts, not values: without an end, 1 a step is worth 1/(1 − γ); with one,
+    """A horizon truncates rollouts, not values: 1 per step is worth 1/(1 − γ) without an end, and
     1.
     """
     starts = jnp.array([[0.0, 1.0], [0.0, -1.0]])

@@ -1,6 +1,4 @@
-"""Loaders assemble what a recorder wrote: random episodes go out through each layout and must come
-back the same.
-"""
+"""Random episodes are written in every layout, and loaders must read them back unchanged."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +17,7 @@ from gelato.errors import InputError
 
 @dataclass
 class Log:
-    """Recorded episodes: states never repeat, so a successor taken from the wrong episode shows."""
+    """Record episodes. States never repeat, so a successor from the wrong episode is noticed."""
 
     lengths: list[int]
     falls: list[bool]

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = dict(sources._SOURCES)
-    kept.pop("csv", None)  # another test file may have imported examples/own_log.py
+    kept.pop("csv", None)  # Another test file may have imported examples/own_log.py.
     monkeypatch.setattr(sources, "_SOURCES", kept)
 
 

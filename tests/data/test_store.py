@@ -334,7 +334,7 @@ def test_a_file_can_be_told_its_environment_and_box_of_actions(tmp_path):
 def test_halfcheetah_transitions_take_at_most_two_and_a_half_times_their_bytes(
     store, tmp_path, dtype
 ):
-    """Measured in its own process, on files of a tenth of the size: the ratio matters."""
+    """Measure in a new process, on files of a tenth of the size. Only the ratio matters."""
     n = 200_000
     with h5py.File(tmp_path / "halfcheetah.hdf5", "w") as file:
         for name, shape in {

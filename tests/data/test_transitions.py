@@ -10,7 +10,7 @@ from gelato.errors import InputError
 
 
 def transitions_of(lengths: list[int], terminations: list[bool] | None = None) -> Transitions:
-    """Episodes whose states count up through the data, so that every row is told apart."""
+    """Make episodes whose states count up, so that every row is different."""
     n = sum(lengths)
     ends = np.cumsum(lengths) - 1
     terminated, truncated = np.zeros(n, bool), np.zeros(n, bool)

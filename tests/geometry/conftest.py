@@ -77,7 +77,7 @@ class Units(eqx.Module):
 
 @pytest.fixture
 def in_units(decoder):
-    """The ensemble's metric with observations and latents in the units given."""
+    """Return the ensemble's metric in other units of observations and latent states."""
     return lambda observed=1.0, latent=1.0: Pullback(
         Units(decoder, jnp.asarray(observed), jnp.asarray(latent))
     )

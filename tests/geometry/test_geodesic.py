@@ -23,7 +23,7 @@ from gelato.geometry import (
     length,
 )
 from gelato.geometry.curve import Curve, Legendre, Spline, compute_gauss_nodes, make_straight_curve
-from gelato.geometry.graph import build, make_grid
+from gelato.geometry.graph import build, place_nodes
 
 EXACT = Converged(modes=14, nodes=40, tolerance=1e-14)
 SOLVERS = [Straight(), Near(), Converged(4, 8), PaperSGD()]
@@ -283,7 +283,7 @@ def test_a_spline_is_twice_differentiable_at_its_knots():
 
 def test_graph_distances_bound_the_geodesic_from_above_and_come_close_in_two_dimensions(sphere):
     ends = np.array([[0.0, 0.6], [1.5, 0.6]])
-    graph = build(sphere, np.concatenate([ends, make_grid(ends, 40)]), neighbours=24)
+    graph = build(sphere, np.concatenate([ends, place_nodes(ends, 40)]), neighbours=24)
     found = graph.distances(np.array([0]))[0, 1]
     assert great_circle(*ends) <= found <= 1.03 * great_circle(*ends)
     assert np.all(graph.path(0, 1)[[0, -1]] == ends)

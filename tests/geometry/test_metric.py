@@ -64,8 +64,7 @@ def test_theorem_1_is_the_average_of_random_jacobians_gram_matrices(decoder):
 
 
 def test_theorem_2_is_the_average_over_sampled_noise_and_decoders(forward, decoder, composite):
-    # The theorem takes the expectation of Ḡ over x apart from the noise in J_F: the two are drawn
-    # independently.
+    # In the theorem, x in Ḡ and the noise in J_F are independent, so they are drawn separately.
     def gram(key):
         x_key, forward_key, decoder_key, member_key = jr.split(key, 4)
         noise_F, noise_D = jr.normal(forward_key, (3,)), jr.normal(decoder_key, (5,))

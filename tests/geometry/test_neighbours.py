@@ -39,7 +39,7 @@ def forget():
 
 @pytest.fixture(params=["processor", "accelerator"])
 def way(request, monkeypatch):
-    """The search as each kind of machine does it.
+    """Search as each kind of machine does.
 
     The products of a processor are exact, so both ways must give exact results here.
     """

@@ -24,16 +24,18 @@ from experiments.tuned import make_tuned
 from gelato.agents.ppo import PPO
 from gelato.agents.sac import SAC
 from gelato.cli import main
-from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
+from gelato.dynamics import EnsembleConfig, EnsembleFit
 from gelato.dynamics.latent import LatentFit
-from gelato.training.presets import Parts, clone_like, list_methods
+from gelato.training.presets import Parts, clone_like
 
 HERE = Path(__file__).parent
 GOLDEN = json.loads((HERE / "golden.json").read_text())
 CONTINUOUS = f"file:{HERE / 'hopper.npz'},environment=Hopper-v5"
 DISCRETE = "four-rooms-hole,transitions=1000"
+STATE_METHODS = ["mopo", "mbpo", "sac", "bc"]
+ALL = ["gelato", "gelato-l2", "gelato-ensemble", "gelato-none", *STATE_METHODS]
 CASES = {
-    "continuous": (CONTINUOUS, list(list_methods()), False),
+    "continuous": (CONTINUOUS, ALL, False),
     "continuous-ppo": (CONTINUOUS, ["gelato", "gelato-l2", "mopo"], True),
     "discrete": (DISCRETE, ["gelato", "mopo", "sac", "bc"], False),
     "discrete-ppo": (DISCRETE, ["gelato", "mbpo"], True),

@@ -31,7 +31,7 @@ def mdp(model: LatentModel, scaling: Scaling, data: EmbeddedData) -> Pessimistic
 
 
 def act_uniformly(z: Array, *, key: Array) -> tuple[Array, None]:
-    """Any action."""
+    """Draw any action."""
     del z
     return jax.random.uniform(key, (2,), minval=-1.0), None
 

@@ -5,7 +5,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from gelato.mdp.env import PessimisticEnv
-from gelato.mdp.pessimistic import PessimisticMDP
+from gelato.mdp.pessimistic import ImaginedMDP, PessimisticMDP
 from gelato.mdp.vector_env import PessimisticVectorEnv
 from tests.mdp.test_pessimistic import fell, mdp  # noqa: F401
 from tests.uncertainty.conftest import SPACE, data, held_out, model, scaling, transitions  # noqa: F401
@@ -45,6 +45,19 @@ def test_an_episode_that_ends_starts_anew_from_the_data_in_the_same_step(
     row = int(np.flatnonzero(ended)[0])
     assert bool((env.mdp.imagined.starts == jnp.asarray(observations[row])).all(axis=1).any())
     assert not np.array_equal(infos["final_obs"][row], observations[row])
+
+
+def test_final_observations_are_single_rows_also_if_all_episodes_end(
+    mdp: PessimisticMDP,  # noqa: F811
+) -> None:
+    short = ImaginedMDP(mdp.imagined.dynamics, mdp.imagined.starts, horizon=1)
+    env = PessimisticVectorEnv(
+        PessimisticMDP(short, mdp.penalty, mdp.penalty_weight), SPACE, num_envs=4
+    )
+    env.reset(seed=0)
+    infos = env.step(np.zeros((4, 2), np.float32))[4]
+    assert infos["final_obs"].shape == (4,)
+    assert all(row.dtype == np.float32 for row in infos["final_obs"])
 
 
 def test_a_seed_fixes_everything_that_follows(env: PessimisticVectorEnv) -> None:

@@ -63,7 +63,7 @@ def linear_gaussian(steps: int = 2_000) -> Dataset:
 
 @pytest.fixture
 def untrained(monkeypatch):
-    """What is fitted does not matter."""
+    """Make small settings: these tests do not need a good model."""
     monkeypatch.setattr(training, "_run_phase", lambda *given: given[6].model)
 
 
@@ -270,7 +270,7 @@ def test_a_run_killed_in_either_phase_ends_bit_for_bit_where_the_uninterrupted_o
 
 
 def stopped_fit(folder, monkeypatch, what, name):
-    """A fit that ends when it comes to `what.name`."""
+    """Run a fit that stops when it reaches `what.name`."""
 
     def stop(*_):
         raise KeyboardInterrupt
@@ -483,11 +483,11 @@ def test_fit_and_check_from_the_command_line(untrained, store, tmp_path, capsys)
         result["dataset"] == "four-rooms,transitions=600,seed=0"
         and (tmp_path / "fans.png").stat().st_size > 10_000
     )
-    # Another place of the same data is as good as the one the run knows.
+    # The same data at another place is accepted.
     description = json.loads((tmp_path / "run" / "run.json").read_text())
     description["data"]["reference"] = "file:/moved.npz"
     (tmp_path / "run" / "run.json").write_text(json.dumps(description))
-    (tmp_path / "run" / "manifest.json").unlink()  # Without it, files are not checked.
+    (tmp_path / "run" / "manifest.json").unlink()  # Without the manifest, files are not checked.
     with pytest.raises(SystemExit):
         main(["model", "check", str(tmp_path / "run")])
     assert (

@@ -40,7 +40,7 @@ def small_model(action_space=BOX, *, state_size=3, **changes) -> LatentModel:
 
 
 def trained_looking(embedding: Embedding) -> Embedding:
-    """Weights far from the identity an embedding starts as."""
+    """Return an embedding far from the identity, from which training starts."""
     return jax.tree.map(lambda leaf: 3 * leaf if eqx.is_array(leaf) else leaf, embedding)
 
 
@@ -169,7 +169,7 @@ def test_the_known_termination_rules_agree_with_the_simulator(environment):
     assert seen == ({False} if environment == "HalfCheetah-v5" else {False, True})
     assert find_termination_rule("gelato/FourRooms-v0", 2) is None
     assert find_termination_rule(None, 2) is None
-    # What is called alike, or laid out in another way, is not the same.
+    # Equal names or another layout do not make two models equal.
     others = ("HopperBulletEnv-v0", 11), ("dm_control/hopper-hop-v0", 11), ("Hopper-v5", 12)
     assert all(find_termination_rule(*other) is None for other in others)
     for name in ("hopper_medium-v2.hdf5", "Hopper-v5", "hopper-random"):

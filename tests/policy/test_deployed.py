@@ -1,4 +1,5 @@
 import os
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -9,8 +10,10 @@ import onnx
 import pytest
 
 from gelato.agents.networks import Actor
+from gelato.cli import main
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import Standardiser
+from gelato.errors import InputError
 from gelato.model.latent import Scaling
 from gelato.model.networks import GaussianMLP
 from gelato.policy import evaluate as evaluation
@@ -23,7 +26,7 @@ from gelato.policy.evaluate import (
 )
 from gelato.policy.onnx_export import export_onnx
 from gelato.policy.policy import DeployedPolicy, load_policies, pack_policies
-from gelato.runs.folder import save_arrays
+from gelato.runs.folder import Run
 from gelato.tasks.workers import worker_pool
 
 SPACES = {"box": Continuous((-2.0, 0.0, -1.0), (2.0, 1.0, 1.0)), "discrete": Discrete(4)}
@@ -65,7 +68,7 @@ def test_policies_survive_their_file(space: ActionSpace, tmp_path: Path) -> None
     policies[1] = DeployedPolicy(
         np.zeros(5, np.float32), np.ones(5, np.float32), policies[1].stages, space
     )
-    save_arrays(tmp_path / "p.npz", pack_policies(policies))
+    Run(tmp_path).save("p", pack_policies(policies))
     found = load_policies(tmp_path / "p.npz")
     for policy, other, size in zip(policies, found, (2, 5), strict=True):
         x = np.linspace(-1, 1, size, dtype=np.float32)
@@ -140,6 +143,18 @@ def test_the_onnx_graph_equals_the_policy(
     np.testing.assert_allclose(
         session.run(None, {"observation": observation})[0][0], expected, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_an_export_without_its_packages_names_the_extra(package, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    policy = deploy(*parts(Discrete(3)))
+    with pytest.raises(InputError, match=rf"^{package} is not installed.*gelato-rl\[onnx\]"):
+        export_onnx(policy, tmp_path / "policy.onnx")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(tmp_path / "no-run"), "--onnx", str(tmp_path / "policy.onnx")])
+    assert stop.value.code == 2
 
 
 def test_a_wide_box_of_actions_is_exported_to_the_precision_of_its_width(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ REFERENCES = ("hopper-medium,transitions=2000", "four-rooms,transitions=500")
 def fitted(
     request: pytest.FixtureRequest, shared_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> FittedModel:
-    """An untrained model: a graph equals whatever networks there are."""
+    """Make an untrained model; the comparison with the graph works for any network."""
     del shared_store
     dataset = load(request.param)
     small = dataclasses.replace(
@@ -73,7 +73,7 @@ def test_the_graph_gives_actions_penalties_verdicts_and_bounds(
     np.testing.assert_allclose(found["error_bound"], expected.error_bound, rtol=1e-3)
     sure = np.abs(expected.penalty - trust.limit) > 1e-3
     np.testing.assert_array_equal(found["trusted"][sure], expected.trusted[sure])
-    # One row gives what it gives in a batch.
+    # A single row has the same outputs as in a batch.
     (alone,) = session.run(["penalty"], {"observation": states[:1]})
     np.testing.assert_allclose(alone, found["penalty"][:1], rtol=1e-4, atol=1e-5)
     assert measure_latency(path, steps=20)[0] > 0

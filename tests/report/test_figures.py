@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.figures import four_rooms, penalties
-from experiments.rooms import air_distances, score_distances
+from experiments.rooms import air_distances, compute_walking_distances, score_distances
 from gelato.cli import main
 from gelato.data.reference import load
 from gelato.errors import InputError
@@ -25,24 +25,24 @@ from gelato.report import (
     register_figure,
 )
 from gelato.report.latent_space import measure_plane
-from gelato.tasks.four_rooms import FREE, compute_walking_distances, list_free_cells, move
+from gelato.tasks.four_rooms import FREE, list_free_cells, move
 from gelato.uncertainty.scores import auroc
 
 SCRIPTS = {"four-rooms": four_rooms.main, "penalties": penalties.main}
 
 
 def figure(name: str, run, out, *more: str) -> None:
-    arguments = ["--run", str(run), "--out", str(out), *more]
+    arguments = ["--out", str(out), *more]
     if name in SCRIPTS:
-        SCRIPTS[name](arguments)
+        SCRIPTS[name](["--run", str(run), *arguments])
     else:
-        main(["figure", name, *arguments])
+        main(["figure", name, str(run), *arguments])
 
 
 @pytest.fixture(scope="module")
 def runs(shared_store, tmp_path_factory):
-    """Untrained models of Four Rooms, in the plane and in three latent dimensions: fast, and as
-    good to draw.
+    """Make untrained models of Four Rooms with two and three latent dimensions. They are
+    made quickly and can be drawn like trained ones.
     """
     folder, dataset = tmp_path_factory.mktemp("runs"), load("four-rooms,transitions=600")
     small = replace(
@@ -57,7 +57,7 @@ def runs(shared_store, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch):
-    """Few nodes and few solvers: what is drawn does not matter here, only that it is."""
+    """Use few nodes and solvers: these tests only check that something is drawn."""
     monkeypatch.setattr(latent_space, "GRID", 12)
     monkeypatch.setattr(latent_space, "_PIXELS", 12)
     monkeypatch.setattr(penalties, "list_penalties", lambda _: ("euclidean", "ensemble"))
@@ -92,7 +92,7 @@ def test_a_figure_can_be_a_pdf(runs, tmp_path):
             "plane",
             "a.png",
             (),
-            "no figure is called 'four-room'; choose from data, rollouts, curve, embedding",
+            "no figure is called 'four-room'; choose from curves, data, rollouts, curve, embedding",
         ),
         ("curve", "plane", "a.jpeg", (), "must end in .png, .pdf or .svg"),
         ("curve", "plane", "absent/a.png", (), "does not exist"),

@@ -8,7 +8,6 @@ from gelato.errors import InputError
 from gelato.report.policy_table import aggregate, as_text, gather, summarise_policies
 from gelato.runs.folder import Run
 from gelato.runs.records import read_records
-from gelato.training.policies import most_valued
 
 
 def record(seed, value, dataset="d4rl:my_log"):
@@ -56,7 +55,7 @@ def test_records_of_something_else_and_folders_of_others_are_refused(tmp_path):
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "run.json").write_text(json.dumps({"format": 1, "kind": "policies"}))
     with pytest.raises(InputError, match="this run is not finished"):
-        most_valued(tmp_path / "begun")
+        gather([tmp_path / "begun"])
 
 
 def test_names_with_brackets_are_printed_as_they_are(capsys):

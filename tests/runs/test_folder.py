@@ -1,4 +1,4 @@
-"""A run's folder says what is wrong with it, and what was cut short in it does no harm."""
+"""A run folder names what is damaged, and files that were cut short do no harm."""
 
 import json
 from pathlib import Path

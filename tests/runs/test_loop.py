@@ -1,4 +1,4 @@
-"""Training in blocks: what is kept, and what is not."""
+"""Training in blocks: which results are kept."""
 
 from pathlib import Path
 

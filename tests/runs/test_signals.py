@@ -1,4 +1,4 @@
-"""Ctrl-C loses nothing, and is not lost."""
+"""Ctrl-C is never ignored, and no work is lost."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from gelato.runs.signals import exit_code, remember_interrupts, stop_between_blo
 
 @pytest.fixture(autouse=True)
 def listening() -> Iterator[None]:
-    """A suite run in a shell's background inherits an ignored Ctrl-C."""
+    """A test run in a shell's background inherits that Ctrl-C is ignored."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Every defect that attacks on datasets found, as a test named after it."""
+"""Regression tests for every defect that attacks on datasets found."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every defect that attacks on run folders found, as a test named after it."""
+"""Regression tests for every defect that attacks on run folders found."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""The settings chosen for every kind of dataset, compared with values written out earlier."""
+"""The settings of every kind of dataset equal stored settings."""
 
 import json
 from pathlib import Path

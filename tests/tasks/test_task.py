@@ -15,7 +15,7 @@ from gelato.tasks import check_environment, environments, find_task, list_tasks,
 
 
 class Corridor(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Two numbers; an episode ends when the first one exceeds 1."""
+    """The state has two numbers; an episode ends when the first one exceeds 1."""
 
     observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)

@@ -1,4 +1,4 @@
-"""A small model and a small dataset, made once."""
+"""A small model and a small dataset that all tests share."""
 
 import jax
 import jax.numpy as jnp
@@ -14,19 +14,19 @@ SPACE = Continuous((-1.0, -1.0), (1.0, 1.0))
 
 
 def unit(size: int) -> Standardiser:
-    """A standardiser that changes nothing."""
+    """Return a standardiser that changes nothing."""
     return Standardiser(np.zeros(size, np.float32), np.ones(size, np.float32))
 
 
 @pytest.fixture(scope="session")
 def scaling() -> Scaling:
-    """Units as they are."""
+    """Return scaling that changes nothing."""
     return Scaling(unit(3), unit(1), SPACE)
 
 
 @pytest.fixture(scope="session")
 def model() -> LatentModel:
-    """An untrained model: penalties are facts of whatever networks there are."""
+    """Make an untrained model; the facts about penalties hold for any network."""
     return LatentModel(
         3,
         SPACE,
@@ -45,7 +45,7 @@ def model() -> LatentModel:
 
 @pytest.fixture(scope="session")
 def transitions() -> Transitions:
-    """Random states and actions whose successor is a little off the state."""
+    """Make random states and actions; a successor is close to its state."""
     rng = np.random.default_rng(0)
     states = rng.normal(size=(200, 3)).astype(np.float32)
     ends = np.zeros(200, bool)
@@ -65,11 +65,11 @@ def transitions() -> Transitions:
 
 @pytest.fixture(scope="session")
 def data(model: LatentModel, scaling: Scaling, transitions: Transitions) -> EmbeddedData:
-    """The first 150 transitions, embedded."""
+    """Return the first 150 transitions, embedded."""
     return embed(model, scaling, transitions[:150])
 
 
 @pytest.fixture(scope="session")
 def held_out(model: LatentModel, scaling: Scaling, transitions: Transitions) -> EmbeddedData:
-    """The other 50."""
+    """Return the other 50 transitions, embedded."""
     return embed(model, scaling, transitions[jnp.arange(150, 200)])

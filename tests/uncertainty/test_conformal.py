@@ -1,4 +1,4 @@
-"""Conformal thresholds keep their promise for new episodes, however different episodes are."""
+"""Conformal thresholds keep their promise for new episodes, also if episodes differ a lot."""
 
 import numpy as np
 import pytest

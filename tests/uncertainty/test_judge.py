@@ -1,6 +1,4 @@
-"""The instrument: the simulator tells the truth, scores are what they claim, and inputs are
-checked.
-"""
+"""Judging penalties: true successors from the simulator, scores, and checks of the input."""
 
 import dataclasses
 import json
@@ -12,6 +10,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from gelato.cli import main
+from gelato.cli.uncertainty import print_records
 from gelato.data.generate import run_episodes
 from gelato.data.recipes import Recipe
 from gelato.data.reference import load
@@ -32,7 +31,7 @@ SIZES = {"Hopper-v5": 11, "Walker2d-v5": 17, "HalfCheetah-v5": 17}
 
 @pytest.fixture(scope="module")
 def hopper(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> FittedModel:
-    """An untrained model of Hopper: the instrument does not care how good it is."""
+    """Make an untrained model of Hopper; its quality does not matter here."""
     del shared_store
     dataset = load("hopper-medium,transitions=2000")
     small = dataclasses.replace(
@@ -80,7 +79,7 @@ def test_four_rooms_answers_with_the_mean_over_move_lengths() -> None:
     assert simulator is not None
     cells = encode_position(list_free_cells())
     assert np.isfinite([simulator.successor(cell, np.array(0)) for cell in cells]).all()
-    # From the upper left corner right: 1, 2 and 3 cells are all free.
+    # To the right of the upper left corner, 1, 2 and 3 cells are free.
     np.testing.assert_allclose(
         simulator.successor(encode_position(np.array([0, 0])), np.array(3)),
         encode_position(np.array([0, 2])),
@@ -196,7 +195,7 @@ def test_trust_tells_data_from_foreign_inputs_and_refuses_bad_ones(hopper: Fitte
     ]:
         with pytest.raises(InputError, match=message):
             trust(*bad)
-    with pytest.raises(InputError, match="has no seed 7"):
+    with pytest.raises(InputError, match="has no model for seed 7"):
         Trust(hopper, seed=7)
 
 
@@ -246,3 +245,21 @@ def test_trust_refuses_a_file_it_cannot_write_before_any_work(
         main(["trust", "nowhere", "hopper-medium", "--out", str(tmp_path / where)])
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_shows_a_file_relative_to_the_current_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    record = {
+        "dataset": f"file:{tmp_path}/log.npz",
+        "model_seed": 0,
+        "penalty": "euclidean",
+        "shift": "held-out",
+        "truth": "held-out transitions",
+        "spearman": 0.5,
+        "auroc": None,
+        "microseconds": 3.0,
+    }
+    print_records([record])
+    printed = capsys.readouterr().out
+    assert "file:log.npz" in printed and str(tmp_path) not in printed
+    assert "0.50 / -" in printed

@@ -94,7 +94,7 @@ def test_lengths_between_images_are_bounds_that_meet_the_geodesic_for_near_point
     e = held_out.embeddings[:20]
     short, longer, longest = (penalise(penalty, e) for penalty in (chord, bent, four))
     assert (short <= longer * (1 + 1e-5)).all() and (longer <= longest * (1 + 1e-5)).all()
-    # A hair beside a data point all of them are the speed of the metric times the distance.
+    # Very close to a data point, all of them are the speed of the metric times the distance.
     beside = data.embeddings[:5] + 1e-3 * jax.random.normal(
         jax.random.key(0), data.embeddings[:5].shape
     )
@@ -114,7 +114,7 @@ def test_penalties_are_never_negative_and_compiled_calls_agree_with_plain_ones(
     e = held_out.embeddings[:6]
     together = penalise(penalties[name], e)
     assert (together >= 0).all()
-    # Uncompiled, operation by operation, where that is cheap; one by one elsewhere.
+    # Without compilation where that is cheap, else one by one.
     dear = ("transport", "extrapolation", "geodesic")
     one = eqx.filter_jit(penalties[name]) if name in dear else penalties[name]
     np.testing.assert_allclose(together[:2], [one(row) for row in e[:2]], rtol=2e-4, atol=1e-6)

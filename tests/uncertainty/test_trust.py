@@ -21,7 +21,7 @@ from gelato.uncertainty.trust import Trust
 
 @pytest.fixture(scope="module")
 def rooms(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> FittedModel:
-    """An untrained model of Four Rooms, whose episodes have one step each."""
+    """Make an untrained model of Four Rooms. Each episode has one step."""
     del shared_store
     dataset = load("four-rooms,transitions=500")
     small = dataclasses.replace(
@@ -34,7 +34,7 @@ def rooms(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Fitte
 
 @pytest.fixture(scope="module")
 def others(rooms: FittedModel) -> Dataset:
-    """New episodes of the same process."""
+    """Make new episodes of the same process."""
     del rooms
     return load("four-rooms,transitions=400,seed=1")
 

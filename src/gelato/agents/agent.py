@@ -19,6 +19,7 @@ from gelato.dynamics.interface import AbstractDynamics, Latent
 from gelato.mdp.pessimistic import ImaginedMDP, Step
 
 Metrics = Mapping[str, Float[Array, ""]]
+"""The mean of each quantity that an agent reports."""
 
 
 class View(eqx.Module):
@@ -60,6 +61,10 @@ class AbstractAgent(ABC):
     imagines: ClassVar[bool] = False
     # Whether the agent learns from logged steps.
     reads_log: ClassVar[bool] = True
+    # Whether the agent itself subtracts a penalty, with the method's penalty weight.
+    penalises: ClassVar[bool] = False
+    # Whether the agent needs the dynamics of an ensemble in state space.
+    needs_ensemble: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -75,6 +80,9 @@ class AbstractAgent(ABC):
     def total(self) -> int:
         """The total number of updates."""
         return self.updates
+
+    def check(self, space: ActionSpace) -> None:  # noqa: B027 - most agents accept every space
+        """Raise an `InputError` for actions that the agent cannot learn."""
 
     @abstractmethod
     def init(self, view: View, *, key: PRNGKeyArray) -> PyTree:

@@ -16,21 +16,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
+from gelato.agents.logged import check_discount, cosine_decay, make_critics
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.compilation import Work, count_products, fuse_small_arrays
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.dynamics.interface import Latent
-from gelato.errors import InputError, require_positive
+from gelato.errors import require_positive
 from gelato.mdp.pessimistic import Step, rollout, start_episodes
 from gelato.model.networks import apply_members
-from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
+from gelato.random_streams import IMAGINE, INIT, LEARN, NOISE, derive_key
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
-_CRITICS = 2
 # The target entropy for discrete actions, as a share of the largest possible entropy.
 _DISCRETE_ENTROPY = 0.1
 # The largest penalty assumed for the bound on values. Out-of-distribution pairs have U = 1.
@@ -56,11 +56,15 @@ class SACState(eqx.Module):
 
 
 class Draws(eqx.Module):
-    """The random numbers of an update: rows of the log and of the buffer, noise for actions."""
+    """The random numbers of an update: rows of the log and of the buffer, noise for actions.
+
+    `key` is for further random numbers of a subclass.
+    """
 
     logged: Int[Array, "*updates size"]
     imagined: Int[Array, "*updates size"]
     noise: Float[Array, "*updates 2 size action"]
+    key: PRNGKeyArray
 
 
 @dataclass(frozen=True)
@@ -93,14 +97,18 @@ class SAC(AbstractAgent):
     """Steps of an imagined episode."""
     replay: int = 50_000
     """Capacity of the replay buffer, in imagined steps."""
+    critics: int = 2
+    """Number of critics. Of more than two, targets use the smaller of two random ones, and the
+    actor uses the mean of all."""
     critic_norm: bool = True
     """Whether the hidden layers of the critics are normalised."""
+    soft_targets: bool = True
+    """Whether the targets of the critics contain the entropy of the policy."""
 
     def __post_init__(self) -> None:
         require_positive(self, "hidden", "actor_rate", "critic_rate", "target_rate", "batch_size")
         require_positive(self, "updates", "epoch", "branches", "horizon", "replay")
-        if not 0 < self.discount < 1:
-            raise InputError(f"discount is {self.discount}; it must lie strictly between 0 and 1")
+        check_discount(self.discount)
 
     @property
     def updates_per_rollout(self) -> int:
@@ -109,11 +117,9 @@ class SAC(AbstractAgent):
     def init(self, view: View, *, key: PRNGKeyArray) -> SACState:
         latent_size, space = view.latent_size, view.action_space
         actor_key, critic_key = jax.random.split(derive_key(key, INIT))
-        critics = eqx.filter_vmap(
-            lambda key: Critic(
-                latent_size, space.size, self.hidden, normalised=self.critic_norm, key=key
-            )
-        )(jax.random.split(critic_key, _CRITICS))
+        critics = make_critics(
+            view, self.hidden, self.critics, normalised=self.critic_norm, key=critic_key
+        )
         networks = SACNetworks(
             Actor(latent_size, space, self.hidden, key=actor_key),
             critics,
@@ -162,12 +168,12 @@ class SAC(AbstractAgent):
 
     def value(self, state: SACState, z: Latent) -> Float[Array, ""]:
         networks = state.networks
-        return compute_minimum_value(networks.critics, z[None], networks.actor.mode(z)[None])[0]
+        return estimate_value(networks.critics, z[None], networks.actor.mode(z)[None])[0]
 
     def estimate_work(self, latent_size: int, action_size: int, step_products: float) -> Work:
         critic = count_products((latent_size + action_size, *self.hidden, 1))
         actor = count_products((latent_size, *self.hidden, 2 * action_size))
-        learning = self.batch_size * (7 * _CRITICS * critic + 4 * actor)
+        learning = self.batch_size * (7 * self.critics * critic + 4 * actor)
         imagining = self.branches * self.horizon / self.epoch * step_products
         return Work(self.updates * (learning + imagining), self.updates, programs=1)
 
@@ -175,13 +181,17 @@ class SAC(AbstractAgent):
         self, view: View, state: SACState, draws: Draws
     ) -> tuple[SACState, Float[Array, " metrics"]]:
         """Update critics, actor and temperature on one batch of logged and imagined steps."""
-        rows = _gather(view, state.replay, draws)
-        batch = unpack(rows, view.latent_size)
+        from_log = self.choose_real_rows(view)
+        rows = jnp.where(
+            from_log[:, None], view.logged[draws.logged], state.replay.rows[draws.imagined]
+        )
+        batch = self.prepare_batch(view, state, unpack(rows, view.latent_size), from_log, draws)
+        target_critics = self._choose_target_critics(state.target_critics, key=draws.key)
         trainable, static = eqx.partition(state.networks, eqx.is_array)
 
         def loss(trainable: SACNetworks) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
             networks = eqx.combine(trainable, static)
-            return self._loss(view, networks, state.target_critics, batch, draws.noise)
+            return self._loss(view, networks, target_critics, batch, draws.noise)
 
         gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
         change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
@@ -192,12 +202,29 @@ class SAC(AbstractAgent):
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return SACState(networks, targets, optimiser, state.replay, state.step + 1), metrics
 
-    def compute_actor_decay(self, state: SACState) -> Float[Array, ""]:
-        """Return the share of the actor's first rate that is left.
+    def choose_real_rows(self, view: View) -> Bool[Array, " size"]:
+        """Return which rows of a batch come from the log: the first ones.
 
-        It falls to zero, so that the last policy does not depend on the last few batches.
+        Both kinds are gathered, since the fraction of real data differs between policies of one
+        program.
         """
-        return 0.5 * (1 + jnp.cos(jnp.pi * state.step / self.updates))
+        return jnp.arange(self.batch_size) < jnp.round(view.real_fraction * self.batch_size)
+
+    def prepare_batch(
+        self,
+        view: View,
+        state: SACState,
+        batch: Experience,
+        from_log: Bool[Array, " size"],
+        draws: Draws,
+    ) -> Experience:
+        """Return the batch to learn from. A subclass can change it, for example its rewards."""
+        del view, state, from_log, draws
+        return batch
+
+    def compute_actor_decay(self, state: SACState) -> Float[Array, ""]:
+        """Return the share of the actor's first rate that is left."""
+        return cosine_decay(state.step, self.updates)
 
     def compute_value_bounds(self, view: View) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the lowest and the highest possible value.
@@ -217,6 +244,7 @@ class SAC(AbstractAgent):
             jax.random.randint(real_key, (size,), 0, len(view.logged)),
             jax.random.randint(replay_key, (size,), 0, jnp.maximum(replay.filled, 1)),
             jax.random.normal(noise_key, (2, size, view.action_space.size)),
+            jax.random.fold_in(key, NOISE),
         )
 
     def _loss(
@@ -230,9 +258,8 @@ class SAC(AbstractAgent):
         """Return the sum of three losses. Each loss has gradients only for its own parameters."""
         actor = networks.actor
         temperature = jax.lax.stop_gradient(jnp.exp(networks.log_temperature))
-        after, _ = compute_soft_values(
-            actor, target_critics, batch.next_latents, temperature, noise[0]
-        )
+        weight = temperature if self.soft_targets else jnp.zeros(())
+        after, _ = compute_soft_values(actor, target_critics, batch.next_latents, weight, noise[0])
         target = batch.rewards + self.discount * (1 - batch.terminated) * after
         target = jax.lax.stop_gradient(jnp.clip(target, *self.compute_value_bounds(view)))
         # Without the barrier XLA computes all of it inside the reduction of a metric, which takes
@@ -246,9 +273,16 @@ class SAC(AbstractAgent):
         now, entropies = compute_soft_values(actor, frozen, batch.latents, temperature, noise[1])
         entropy = jnp.mean(entropies)
         surplus = jax.lax.stop_gradient(entropy) - compute_target_entropy(actor.space)
-        total = _CRITICS * critic_loss - jnp.mean(now) + networks.log_temperature * surplus
+        total = self.critics * critic_loss - jnp.mean(now) + networks.log_temperature * surplus
         metrics = jnp.stack([critic_loss, jnp.mean(Q), entropy, temperature])
         return total, jax.lax.stop_gradient(metrics)
+
+    def _choose_target_critics(self, critics: Critic, *, key: PRNGKeyArray) -> Critic:
+        """Return two random ones of many target critics. Their minimum is the target."""
+        if self.critics <= 2:
+            return critics
+        chosen = jax.random.choice(key, self.critics, (2,), replace=False)
+        return jax.tree.map(lambda x: x[chosen] if eqx.is_array(x) else x, critics)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return fuse_small_arrays(optax.adam(self.critic_rate))
@@ -266,16 +300,6 @@ def _pack_steps(steps: Step) -> Float[Array, "n columns"]:
     return pack(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows))
 
 
-def _gather(view: View, replay: ReplayBuffer, draws: Draws) -> Float[Array, "size columns"]:
-    """Take the first rows from the log and the rest from the buffer.
-
-    Both are gathered, since the fraction of real data differs between policies of one program.
-    """
-    size = len(draws.logged)
-    from_log = jnp.arange(size) < jnp.round(view.real_fraction * size)
-    return jnp.where(from_log[:, None], view.logged[draws.logged], replay.rows[draws.imagined])
-
-
 def compute_soft_values(
     actor: Actor,
     critics: Critic,
@@ -290,22 +314,21 @@ def compute_soft_values(
     if isinstance(actor.space, Discrete):
         log_pi = jax.vmap(actor.log_probabilities)(latents)
         Q = jax.vmap(
-            lambda a: compute_minimum_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)),
+            lambda a: estimate_value(critics, latents, jnp.broadcast_to(a, log_pi.shape)),
             out_axes=1,
         )(jnp.eye(actor.space.n))
         entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=1)
         return jnp.sum(jnp.exp(log_pi) * Q, axis=1) + temperature * entropy, entropy
     actions, log_density = jax.vmap(actor.sample_with_density)(latents, noise)
-    return compute_minimum_value(
-        critics, latents, actions
-    ) - temperature * log_density, -log_density
+    return estimate_value(critics, latents, actions) - temperature * log_density, -log_density
 
 
-def compute_minimum_value(
+def estimate_value(
     critics: Critic, latents: Float[Array, "n latent"], actions: Float[Array, "n action"]
 ) -> Float[Array, " n"]:
-    """Return `minᵢ Qᵢ(z, a)`."""
-    return jnp.min(apply_members(critics, latents, actions), axis=0)
+    """Return the smaller value of two critics, or the mean of more than two."""
+    Q = apply_members(critics, latents, actions)
+    return jnp.min(Q, axis=0) if len(Q) <= 2 else jnp.mean(Q, axis=0)
 
 
 def compute_target_entropy(space: ActionSpace) -> float:

@@ -17,8 +17,8 @@ from gelato.runs.signals import exit_code, remember_interrupts
 
 _DESCRIPTION = """Offline reinforcement learning that knows where its model can be trusted.
 
-Start with `gelato data list`, then `gelato data info four-rooms`. `gelato --version` prints the
-version."""
+Start with `gelato data info file:log.npz` for your own log, or with `gelato data list` for named
+datasets. `gelato --version` prints the version."""
 
 
 def build_app(*, brief: bool = False) -> Commands:
@@ -29,9 +29,11 @@ def build_app(*, brief: bool = False) -> Commands:
     from gelato.cli.data import data
     from gelato.cli.figure import figure
     from gelato.cli.model import model
-    from gelato.cli.policy import evaluate, export, methods, settings, table, train
+    from gelato.cli.policy import methods, settings, train
+    from gelato.cli.results import evaluate, export, table
     from gelato.cli.selection import select
-    from gelato.cli.uncertainty import trust, uncertainty
+    from gelato.cli.trust import trust
+    from gelato.cli.uncertainty import uncertainty
 
     app = Commands()
     app.command(data, name="data", help="List, generate, summarise and import datasets.")

@@ -6,24 +6,11 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional
 
+from gelato.cli.arguments import Ref
 from gelato.cli.output import check_picture, print_fields, print_json, print_table
 from gelato.cli.parsing import Commands
 
 data = Commands()
-
-Ref = Annotated[
-    str,
-    tyro.conf.arg(
-        metavar="REF",
-        help=(
-            "A dataset name (`gelato data list`), minari:ID, d4rl:PATH or file:PATH. Add options "
-            "as ,key=value without spaces. Examples:\n"
-            "hopper-medium,transitions=50000,seed=1\n"
-            "intersection,episodes=20\n"
-            "file:log.npz,observations=obs,low=-2,high=2"
-        ),
-    ),
-]
 
 
 @data.command(name="list")

@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
+from gelato.cli.arguments import Trainings
 from gelato.cli.output import check_picture
 from gelato.errors import InputError
 from gelato.progress import note
@@ -17,7 +18,7 @@ _NAMES = "{" + ",".join(figure.name for figure in list_figures()) + "}"
 
 def figure(
     name: Positional[Annotated[str, tyro.conf.arg(metavar=_NAMES)]],
-    run: Path,
+    runs: Positional[Trainings],
     out: Path,
     points: int | None = None,
     fitted_to: str | None = None,
@@ -26,20 +27,23 @@ def figure(
     if points is not None and points < _FEWEST_POINTS:
         raise InputError(f"--points {points}: must be at least {_FEWEST_POINTS}")
     check_picture(out)
-    draw_figure(name, FigureRequest(run, out, points, fitted_to))
+    if not runs:
+        raise InputError("name at least one run folder after the name of the figure")
+    first, *others = runs
+    draw_figure(name, FigureRequest(first, out, points, fitted_to, tuple(others)))
     note(f"{out} written")
 
 
 def _describe() -> str:
     """Build the help text, with one line for each registered figure."""
     lines = [f"`{figure.name}`: {figure.help}" for figure in list_figures()]
-    return f"""Draw a figure of a fitted model into a file.
+    return f"""Draw a figure of a fitted model or a training into a file.
 
-    {" ".join(lines)}
+    Figures: {" ".join(lines)}
 
     Args:
         name: Figure to draw.
-        run: The folder of `gelato model fit` or `gelato train`.
+        runs: The folder of `gelato model fit` or `gelato train`. `curves` takes several trainings.
         out: File to write (.png, .pdf or .svg).
         points: Number of data points in the figure `embedding`. Default: 500, or all if there are
             fewer. The run time grows with the square of this number.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from gelato.cli.data import Ref
-from gelato.cli.output import check_picture, print_json, print_table
+from gelato.cli.arguments import ModelRun, MovedData, Ref
+from gelato.cli.output import check_picture, format_number, print_json, print_table
 from gelato.cli.parsing import Commands
 
 if TYPE_CHECKING:
@@ -67,19 +67,17 @@ def fit(
 
 @model.command
 def check(
-    run: Positional[Path],
+    run: Positional[ModelRun],
     json: bool = False,
     plot: Path | None = None,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Measure the accuracy of a fitted model on held-out episodes, for one step and for rollouts.
 
     Args:
-        run: The folder of `gelato model fit` or `gelato train`.
         json: Print one JSON object and nothing else.
         plot: Also plot open-loop rollouts and the recorded states into this file (.png, .pdf or
             .svg).
-        fitted_to: New location of the training data, if it moved.
     """
     check_picture(plot)
     fitted = load_fitted(run, fitted_to)
@@ -116,9 +114,6 @@ def print_check(result: dict[str, Any]) -> None:
     from gelato.progress import note
     from gelato.report.references import shorten_reference
 
-    def number(value: float | int | None, form: str = ".4f") -> str:
-        return "-" if value is None else f"{value:{form}}"
-
     seeds = result["seeds"]
     rows = [
         ("R² of the state change", "delta_r2", ".4f"),
@@ -132,15 +127,16 @@ def print_check(result: dict[str, Any]) -> None:
         ("termination recall", "termination_recall", ".3f"),
         ("active latent dimensions", "active_latents", "d"),
     ]
-    lines = [(label, *(number(seed[key], form) for seed in seeds)) for label, key, form in rows]
+    lines = []
+    for label, key, form in rows:
+        lines.append((label, *(format_number(seed[key], form) for seed in seeds)))
     horizon = seeds[0]["rollouts"]["horizon"]
     for steps in sorted({1, min(10, horizon), horizon}):
         errors = (f"{s['rollouts']['rmse'][steps - 1]:.3f}" for s in seeds)
         lines.append((f"rollout RMSE after {steps} steps (std)", *errors))
-    lines += [
-        (f"objective: {term}", *(number(seed["objective"][term], ".3f") for seed in seeds))
-        for term in seeds[0]["objective"]
-    ]
+    for term in seeds[0]["objective"]:
+        values = (format_number(seed["objective"][term], ".3f") for seed in seeds)
+        lines.append((f"objective: {term}", *values))
     held_out = f"{result['held_out_transitions']:,} held-out transitions"
     title = f"{shorten_reference(result['dataset'])}, {held_out}"
     print_table((title, *(f"seed {seed['seed']}" for seed in seeds)), lines)

@@ -41,10 +41,10 @@ def print_title(title: str) -> None:
     _console().print(title, style="bold", soft_wrap=True)
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Print rows under headings; names in the first column are never cut."""
     first, *others = columns
-    cells = [list(row) for row in rows]
+    cells = [[str(cell) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False)
     if cells:
         width = max(20, *(len(row[0]) for row in cells))
@@ -59,21 +59,26 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     _console().print(table)
 
 
+def format_number(value: object, form: str) -> str:
+    """Write a number, or a dash if there is none."""
+    return "-" if value is None else f"{value:{form}}"
+
+
 def check_picture(path: Path | None) -> None:
     """Raise an error early if no picture can be written to the path."""
     if path is not None and path.suffix not in (".png", ".pdf", ".svg"):
         raise InputError(f"{path}: a picture must end in .png, .pdf or .svg")
-    check_file(path)
+    check_output(path)
 
 
 def check_records(path: Path | None) -> None:
     """Raise an error early if records cannot be merged into the file."""
-    check_file(path)
+    check_output(path)
     if path is not None:
         read_records(path)
 
 
-def check_file(path: Path | None) -> None:
+def check_output(path: Path | None) -> None:
     """Raise an error early if no file can be written to the path."""
     if path is None:
         return

@@ -44,7 +44,11 @@ class Commands(SubcommandApp):
         self._refuse_unknown(sys.argv[1:] if arguments is None else arguments)
         with parse_errors.on_parse_error(_refuse):
             return self.cli(
-                prog=program, description=description, args=arguments, registry=registry
+                prog=program,
+                description=description,
+                args=arguments,
+                config=(tyro.conf.FlagCreatePairsOff,),
+                registry=registry,
             )
 
     def _refuse_unknown(self, arguments: Sequence[str]) -> None:
@@ -86,8 +90,8 @@ def _defer(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
     # A run-time type checker wraps every function. tyro must read the wrapper, not the function.
     vars(bind).pop("__wrapped__", None)
     bind.__name__, bind.__module__ = command.__name__, command.__module__
-    # The help would show a continuation line as a separate line.
-    bind.__doc__ = re.sub(r"\n {12,}", " ", command.__doc__ or "")
+    # tyro starts a new line in the help before every line that begins with a sign.
+    bind.__doc__ = re.sub(r"(?<=\S)\n( {4}| {12,})(?=\S)", " ", command.__doc__ or "")
     return bind
 
 

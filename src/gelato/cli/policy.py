@@ -1,21 +1,20 @@
-"""`gelato train`, `evaluate`, `table`, `export`: policies from logged data."""
+"""`gelato train`, `methods` and `settings`: policies from logged data."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
-from gelato.cli.data import Ref
-from gelato.cli.output import check_file, print_json, print_table, print_title
+from gelato.cli.arguments import Ref
+from gelato.cli.output import format_number, print_json, print_table, print_title
 from gelato.cli.settings import list_settings, set_options
 from gelato.errors import InputError
 
 if TYPE_CHECKING:
     from gelato.training.method import Method
     from gelato.training.presets import Parts
-    from gelato.uncertainty.trust import Trust
 
 
 def train(
@@ -36,7 +35,7 @@ def train(
     evaluations: int | None = None,
     episodes: int | None = None,
     set: tuple[str, ...] = (),
-    tensorboard: bool = False,
+    log: tuple[str, ...] = (),
     json: bool = False,
 ) -> None:
     """Train policies from logged data: load the data, fit a model, train, evaluate.
@@ -76,15 +75,18 @@ def train(
         episodes: Episodes per evaluation. Default: 10; 5 with `small`.
         set: Any other setting as NAME=VALUE, such as sac.horizon=10 or latent.model.decoders=7
             (`gelato settings REF` lists all of them).
-        tensorboard: Also write metrics for TensorBoard into the run folder.
+        log: Experiment trackers that also receive metrics and results: tensorboard, wandb, mlflow
+            (each needs the extra of its name). A resumed run continues the same tracked run.
         json: Print one JSON object instead of a table.
     """
     from gelato.data.reference import load
     from gelato.data.sources import parse_reference
+    from gelato.runs.loggers import make_loggers
     from gelato.tasks.environments import check_environment
     from gelato.training.presets import choose_parts
     from gelato.training.train import train as train_policies
 
+    loggers = make_loggers(log)
     if transitions is not None:
         if ":" in reference:
             raise InputError(
@@ -113,7 +115,7 @@ def train(
         first_seed=first_seed,
         settings=settings,
         model=model,
-        tensorboard=tensorboard,
+        log=loggers,
     )
     if not json:
         _print_records(records)
@@ -235,10 +237,7 @@ def _change_parts(
     parts: "Parts", updates: int | None, model_updates: int | None, state_noise: float | None
 ) -> "Parts":
     if updates is not None:
-        sac = replace(parts.sac, updates=updates, epoch=min(parts.sac.epoch, updates))
-        cloning = replace(parts.cloning, updates=updates, epoch=sac.epoch)
-        ppo = None if parts.ppo is None else replace(parts.ppo, updates=updates)
-        parts = replace(parts, sac=sac, cloning=cloning, ppo=ppo)
+        parts = parts.change_updates(updates)
     if model_updates is not None:
         second = max(1, model_updates // 5)
         model = replace(parts.latent.model, updates=model_updates, variance_updates=second)
@@ -257,264 +256,26 @@ def _print_records(records: list[dict[str, Any]]) -> None:
     from gelato.report.policy_table import return_form, show_return
     from gelato.report.references import shorten_reference
 
-    def number(value: Any, form: str | None = None) -> str:
-        if value is None:
-            return "-"
-        return f"{value:{form or return_form(value)}}"
-
-    rows = [
-        (
-            str(record["method"]),
-            number(record["penalty_weight"] or None, "g"),
-            str(record["seed"]),
+    rows = []
+    for record in records:
+        best, value = record["best_return"], record["initial_value"]
+        row = (
+            record["method"],
+            format_number(record["penalty_weight"] or None, "g"),
+            record["seed"],
             show_return(record),
-            number(record["score"], ".1f"),
-            number(record["best_return"]),
-            number(record["initial_value"]),
-            number(record["mean_penalty"], ".2f"),
+            format_number(record["score"], ".1f"),
+            format_number(best, return_form(best or 0)),
+            format_number(value, return_form(value or 0)),
+            format_number(record["mean_penalty"], ".2f"),
         )
-        for record in records
-    ]
+        rows.append(row)
     first = records[0]
     where = (
-        "no returns: the environment is not available"
+        "returns were not measured"
         if first["return"] is None
         else f"return ± its 95% interval from {first['episodes']} episodes"
     )
     print_title(f"{shorten_reference(first['dataset'])}, {where}")
-    print_table(
-        (
-            "method",
-            "λ",
-            "seed",
-            "return (last)",
-            "score",
-            "best return",
-            "critic value",
-            "mean penalty",
-        ),
-        rows,
-    )
-
-
-def evaluate(
-    run: Positional[Path],
-    episodes: int = 10,
-    method: str | None = None,
-    seed: int | None = None,
-    which: Literal["last", "best"] = "last",
-    all: bool = False,
-    environment: str | None = None,
-    json: bool = False,
-    video: Path | None = None,
-) -> None:
-    """Run trained policies in the real environment, on all cores.
-
-    Actions are deterministic, and every evaluation uses the same environment seeds.
-
-    Args:
-        run: The folder of `gelato train`.
-        episodes: Episodes per policy.
-        method: Method to evaluate. Default: the policy that `gelato select` chose, else all.
-        seed: Seed to evaluate. Default: the policy that `gelato select` chose, else all.
-        which: The last policies of training, or those with the best return during training.
-        all: Evaluate every policy, also if one was selected.
-        environment: Environment to use, such as `Pendulum-v1`. Default: the environment that
-            recorded the data.
-        json: Print one JSON object instead of a table.
-        video: Also record an episode of the first policy in this file (.gif, or .mp4 with the
-            extra `video`).
-    """
-    from gelato.errors import InputError
-    from gelato.policy.video import check_video, write_video
-    from gelato.progress import note
-    from gelato.report.policy_table import show_return
-    from gelato.tasks.environments import check_environment
-    from gelato.training.policies import environment_for, evaluate_run, trained_policies
-
-    if episodes < 1:
-        raise InputError(f"--episodes {episodes}: must be at least 1")
-    check_video(video)
-    check_file(video)
-    if environment is not None:
-        check_environment(environment)
-    if not all:
-        method, seed = _use_selected(run, method, seed)
-    records = evaluate_run(run, episodes, which, method, seed, environment=environment)
-    if video is not None:
-        first = trained_policies(run, which, method, seed, environment)[0]
-        write_video(first.policy, environment_for(first), video)
-        note(f"{video} written")
-    if json:
-        print_json({"run": str(run), "which": which, "records": records})
-        return
-    rows = [
-        (
-            str(r["method"]),
-            str(r["seed"]),
-            show_return(r),
-            "-" if r["score"] is None else f"{r['score']:.1f}",
-            f"{r['length']:,.0f}",
-        )
-        for r in records
-    ]
-    print_table(
-        (f"{which} policies, {episodes} episodes", "seed", "return ± 95%", "score", "length"), rows
-    )
-
-
-def _use_selected(run: Path, method: str | None, seed: int | None) -> tuple[str | None, int | None]:
-    """Return the selected policy if the user named none and there is one."""
-    from gelato.progress import note
-    from gelato.selection.select import find_selected
-
-    if method is not None or seed is not None:
-        return method, seed
-    chosen = find_selected(run)
-    if chosen is None:
-        return None, None
-    note(f"using the selected policy: {chosen['method']}, seed {chosen['seed']}")
-    return str(chosen["method"]), int(chosen["seed"])
-
-
-def table(
-    runs: Positional[
-        Annotated[tuple[Path, ...], arg(metavar="PATH [PATH ...]", help_behavior_hint="(required)")]
-    ],
-    format: Literal["md", "latex", "json"] = "md",
-    out: Path | None = None,
-) -> None:
-    """Compare training runs: mean ± standard deviation over seeds, IQM with 95% intervals.
-
-    Args:
-        runs: Folders of `gelato train`, or JSON files of records.
-        format: Markdown, LaTeX or JSON.
-        out: Write to this file instead of standard output.
-    """
-    import sys
-    from json import dumps
-
-    from gelato.errors import InputError
-    from gelato.report.policy_table import aggregate, as_text, gather, summarise_policies
-    from gelato.runs.files import write_atomically
-
-    if not runs:
-        raise InputError("give at least one run folder")
-    check_file(out)
-    records = gather(runs)
-    if format == "json":
-        text = dumps({"cells": summarise_policies(records), "methods": aggregate(records)}) + "\n"
-    else:
-        text = as_text(records, format)
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        with write_atomically(out) as partial:
-            partial.write_text(text)
-
-
-def export(
-    run: Positional[Path],
-    onnx: Path,
-    method: str | None = None,
-    seed: int | None = None,
-    which: Literal["last", "best"] = "last",
-    guard: bool = True,
-    prototypes: int = 10_000,
-    false_alarm_rate: float = 0.05,
-    coverage: float = 0.9,
-    fitted_to: str | None = None,
-) -> None:
-    """Export a policy and its guard as one ONNX graph.
-
-    The graph maps an observation to the action, the penalty U, `trusted`, the predicted next state
-    and its error bounds. onnxruntime checks it against the original before the file is written.
-
-    Args:
-        run: The folder of `gelato train`.
-        onnx: The file to write.
-        method: Method to export. Default: the policy that `gelato select` chose, else the first
-            method.
-        seed: Seed to export. Default: the policy that `gelato select` chose, else the first seed.
-        which: The last policy of training, or the one with the best return during training.
-        guard: Include the guard. A run without a latent model exports the policy alone.
-        prototypes: Data points that the guard searches neighbours among.
-        false_alarm_rate: Share of a new episode's steps that the guard may call not trusted.
-        coverage: Share of a new episode's steps for which the error bound is to hold.
-        fitted_to: New location of the training data, if it moved.
-    """
-    from gelato.cli.output import print_fields
-    from gelato.errors import InputError
-    from gelato.policy.onnx_export import export_guarded, export_onnx, measure_latency
-    from gelato.progress import note
-    from gelato.report.references import shorten_reference
-    from gelato.training.policies import trained_policies
-
-    if onnx.suffix != ".onnx":
-        raise InputError(f"{onnx}: the file name must end in .onnx")
-    if prototypes < 2:
-        raise InputError(f"--prototypes {prototypes}: must be at least 2")
-    check_file(onnx)
-    method, seed = _use_selected(run, method, seed)
-    chosen = trained_policies(run, which, method, seed)[0]
-    metadata = {
-        "method": chosen.method,
-        "seed": str(chosen.seed),
-        "which": which,
-        "dataset": shorten_reference(chosen.dataset),
-        "environment": chosen.environment or "unknown",
-    }
-    fields = dict(metadata)
-    if guard and not _has_model(run):
-        note(f"{run}: has no latent model, so the policy is exported without a guard")
-        guard = False
-    if guard:
-        trust = _make_trust(run, chosen.seed, prototypes, coverage, false_alarm_rate, fitted_to)
-        found = export_guarded(chosen.policy, trust, onnx, metadata)
-        fields |= {
-            "guard": f"{trust.points:,} prototypes, U up to {trust.limit:.2f} is trusted",
-            "false alarms": f"at most {trust.false_alarm_rate:.1%} of a new episode's steps",
-            "error bound": f"holds for {trust.bounds.coverage:.1%} of a new episode's steps",
-            "largest difference": f"action {found.action:.1e}, U {found.penalty:.1e}",
-        }
-    else:
-        difference = export_onnx(chosen.policy, onnx, metadata)
-        fields["largest difference"] = f"{difference:.1e}"
-    latency = measure_latency(onnx)
-    fields["size"] = f"{onnx.stat().st_size / 1e6:.1f} MB"
-    fields["a step on one core"] = (
-        f"median {latency.median:.2f} ms, 99% {latency.high:.2f} ms "
-        f"({latency.computing:.2f} ms of computing)"
-    )
-    print_fields(f"{onnx} written", fields)
-
-
-def _has_model(run: Path) -> bool:
-    from gelato.model.training import NoModelError, find_model
-
-    try:
-        find_model(run)
-    except NoModelError:
-        return False
-    return True
-
-
-def _make_trust(
-    run: Path,
-    seed: int,
-    points: int,
-    coverage: float,
-    false_alarm_rate: float,
-    fitted_to: str | None,
-) -> "Trust":
-    """Make the guard of a run's model, or say how to export without one."""
-    from gelato.cli.model import load_fitted
-    from gelato.uncertainty.trust import Trust
-
-    try:
-        fitted = load_fitted(run, fitted_to)
-    except InputError as error:
-        raise InputError(f"{error}. Use --no-guard to export the policy alone") from error
-    return Trust(
-        fitted, seed=seed, points=points, coverage=coverage, false_alarm_rate=false_alarm_rate
-    )
+    scores = ("return (last)", "score", "best return", "critic value", "mean penalty")
+    print_table(("method", "λ", "seed", *scores), rows)

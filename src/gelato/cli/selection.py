@@ -1,10 +1,10 @@
 """`gelato select`: choose a policy from the log alone."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from gelato.cli.arguments import MovedData, Trainings
 from gelato.cli.output import print_fields, print_json, print_table, print_title
 from gelato.errors import InputError
 
@@ -16,11 +16,11 @@ _SHOWN = 10
 
 
 def select(
-    runs: Positional[tuple[Path, ...]],
+    runs: Positional[Trainings],
     budget: int = 0,
     environment: str | None = None,
     json: bool = False,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Choose the best policy of one or several runs without a simulator, and say how good it is.
 
@@ -35,7 +35,6 @@ def select(
         environment: Environment of these episodes, such as `Pendulum-v1`. Default: the one that
             recorded the data.
         json: Print one JSON object instead of a report.
-        fitted_to: New location of the training data, if it moved.
     """
     from gelato.data.reference import load
     from gelato.selection.select import select as select_policy
@@ -61,7 +60,7 @@ def print_verdict(found: "Selection") -> None:
     rows = []
     for candidate, score in found.ranking[:_SHOWN]:
         cells = [_write(candidate.find(name)) for name in estimators]
-        rows.append((candidate.method, str(candidate.seed), f"{score:.2f}", *cells))
+        rows.append((candidate.method, candidate.seed, f"{score:.2f}", *cells))
     print_title(f"{shorten_reference(found.dataset)}, estimates from the log alone, best first")
     print_table(("policy", "seed", "mean rank", *estimators), rows)
     if found.trials:

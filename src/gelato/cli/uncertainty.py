@@ -1,36 +1,24 @@
-"""`gelato uncertainty` judges penalties; `gelato trust` says on which rows to trust a model."""
+"""`gelato uncertainty`: which penalty predicts the error of a model best?"""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from gelato.cli.data import Ref
+from gelato.cli.arguments import ModelRun, MovedData
 from gelato.cli.model import load_fitted
-from gelato.cli.output import (
-    check_file,
-    check_picture,
-    check_records,
-    print_json,
-    print_table,
-    print_title,
-)
+from gelato.cli.output import check_picture, check_records, print_json, print_table, print_title
+from gelato.errors import InputError
 from gelato.uncertainty.registry import describe_penalties, find_penalty
 
 if TYPE_CHECKING:
-    from gelato.model.training import FittedModel
     from gelato.uncertainty.judge import Report
-    from gelato.uncertainty.trust import Trust
 
 _PENALTIES = describe_penalties("latent")
-_TRUST_HELP = f"Penalty to use. Default: guard. One of {_PENALTIES}."
-# Episodes shown.
-_LEAST_KNOWN = 5
 
 
 def uncertainty(
-    run: Positional[Path],
+    run: Positional[ModelRun],
     penalties: Annotated[tuple[str, ...], arg(help=f"Penalties to judge: {_PENALTIES}.")] = (
         "transport",
         "geodesic",
@@ -47,7 +35,7 @@ def uncertainty(
     json: bool = False,
     plot: Path | None = None,
     results: Path | None = None,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Measure how well each penalty predicts the model's one-step error on data and shifted data.
 
@@ -56,7 +44,6 @@ def uncertainty(
     transitions only, and the output says so.
 
     Args:
-        run: The folder of `gelato model fit` or `gelato train`.
         rows: Number of state-actions per shift (a set of state-actions away from the data).
         points: Maximum number of transitions to search for neighbours, spread evenly. Default: all.
         calibration: `default` subtracts the median penalty on the data and divides by how far the
@@ -66,9 +53,7 @@ def uncertainty(
         plot: Also plot risk–coverage curves, and the error for each penalty value (.png, .pdf or
             .svg).
         results: Also merge the records into this JSON file.
-        fitted_to: New location of the training data, if it moved.
     """
-    from gelato.errors import InputError
     from gelato.uncertainty.judge import judge_penalties
 
     if rows < 20:
@@ -114,236 +99,7 @@ def uncertainty(
             }
         )
     else:
-        _print_records(records)
-
-
-def trust(
-    run: Positional[Path],
-    data: Positional[Ref | None] = None,
-    policy: bool = False,
-    penalty: Annotated[str | None, arg(help=_TRUST_HELP)] = None,
-    rows: int = 2_000,
-    seed: int | None = None,
-    method: str | None = None,
-    which: Literal["last", "best"] = "last",
-    horizon: int = 100,
-    coverage: float = 0.9,
-    false_alarm_rate: float = 0.05,
-    calibration: Ref | None = None,
-    json: bool = False,
-    out: Path | None = None,
-    fitted_to: str | None = None,
-) -> None:
-    """Report for which state-actions a fitted model can be trusted, and how wrong it can be.
-
-    `gelato trust RUN DATA` judges the state-actions of other data. `gelato trust RUN --policy`
-    judges the actions that trained policies would take, at logged states and along imagined
-    rollouts.
-
-    Args:
-        run: The folder of `gelato model fit` or `gelato train`.
-        data: The data to judge, by its reference (`file:log.npz`, `hopper-medium`, …). With
-            `--policy`, the states at which policies are judged. Default: held-out episodes.
-        policy: Judge the trained policies of the run.
-        rows: Maximum number of rows to judge, spread evenly over the data.
-        seed: The seed of the model and policy. Default: 0, or with `--policy` all seeds.
-        method: With `--policy`: the method to judge. Default: all methods.
-        which: With `--policy`: the last policies, or those with the best return in training.
-        horizon: With `--policy`: steps of an imagined rollout.
-        coverage: Share of a new episode's rows for which the error bound is to hold.
-        false_alarm_rate: Share of a new episode's rows that may be called not trusted.
-        calibration: Other episodes of the same process to calibrate on. Default: the held-out
-            episodes of the fit, which also chose its checkpoint.
-        json: Print one JSON object and nothing else.
-        out: Also write every judged row (episode, step, penalty, trusted, error_bound, error) into
-            this CSV file.
-        fitted_to: New location of the training data, if it moved.
-    """
-    from gelato.errors import InputError
-    from gelato.uncertainty.conformal import check_rate
-
-    if rows < 1:
-        raise InputError(f"--rows {rows}: must be at least 1")
-    if penalty is not None:
-        find_penalty(penalty, "latent")
-    check_rate("coverage", coverage)
-    check_rate("false_alarm_rate", false_alarm_rate)
-    check_file(out)
-    if out is not None and out.suffix != ".csv":
-        raise InputError(f"{out}: rows are written as CSV. Name a file that ends in .csv")
-    if policy:
-        if out is not None:
-            raise InputError("--out writes the rows of DATA; leave it out with --policy")
-        settings = _TrustSettings(penalty, coverage, false_alarm_rate, calibration)
-        _judge_policies(run, data, settings, rows, seed, method, which, horizon, fitted_to, json)
-        return
-    if data is None:
-        raise InputError("name the data to judge, or add --policy to judge the trained policies")
-    settings = _TrustSettings(penalty, coverage, false_alarm_rate, calibration)
-    _judge_data(run, data, settings, rows, seed or 0, fitted_to, json, out)
-
-
-@dataclass(frozen=True)
-class _TrustSettings:
-    """The options that `Trust` is made with."""
-
-    penalty: str | None
-    coverage: float
-    false_alarm_rate: float
-    calibration: str | None
-
-    def make(self, fitted: "FittedModel", seed: int) -> "Trust":
-        """Make `Trust` for one seed of a model."""
-        from gelato.data.reference import load
-        from gelato.uncertainty.trust import DEFAULT_PENALTY, Trust
-
-        return Trust(
-            fitted,
-            penalty=self.penalty or DEFAULT_PENALTY,
-            seed=seed,
-            coverage=self.coverage,
-            false_alarm_rate=self.false_alarm_rate,
-            calibration=None if self.calibration is None else load(self.calibration),
-        )
-
-
-def _judge_data(
-    run: Path,
-    data: str,
-    settings: _TrustSettings,
-    rows: int,
-    seed: int,
-    fitted_to: str | None,
-    json: bool,
-    out: Path | None,
-) -> None:
-    """Judge rows of a dataset and print or write the result."""
-    import numpy as np
-
-    from gelato.cli.output import print_fields
-    from gelato.data.reference import load
-    from gelato.progress import working
-    from gelato.runs.records import write_csv
-    from gelato.uncertainty.trust import check_spaces, measure_bound
-
-    fitted, dataset = load_fitted(run, fitted_to), load(data)
-    check_spaces(fitted, dataset)
-    with working("measuring distances to the model's data"):
-        judge = settings.make(fitted, seed)
-    with working("judging"):
-        judged = judge.of_data(dataset, rows)
-    if out is not None:
-        write_csv(out, judged)
-    penalties = np.array([row["penalty"] for row in judged], float)
-    share = sum(bool(row["trusted"]) for row in judged) / len(judged)
-    covered = measure_bound(judged)
-    promises = {
-        "false_alarm_rate": judge.false_alarm_rate,
-        "coverage": judge.bounds.coverage,
-        "calibration_episodes": judge.episodes,
-    }
-    if json:
-        about = {
-            "run": str(run),
-            "data": data,
-            "penalty": judge.penalty,
-            "foreign_trusted": judge.foreign_trusted,
-            **promises,
-        }
-        print_json({**about, "trusted": share, "covered": covered, "rows": judged})
-        return
-    median, high, largest = np.quantile(penalties, (0.5, 0.95, 1.0))
-    bounds = np.array([row["error_bound"] for row in judged], float)
-    held = "unknown, no row has a successor" if covered is None else f"{covered:.1%} of these rows"
-    print_fields(
-        f"{data}: the model can be trusted on {share:.0%} of {len(judged):,} rows",
-        {
-            f"{judge.penalty} penalty": (
-                f"median {median:.2f}, 95th percentile {high:.2f}, maximum {largest:.2f}"
-            ),
-            "threshold": (f"{judge.limit:.2f} (false alarms at most {judge.false_alarm_rate:.1%})"),
-            "out-of-distribution pairs": f"{judge.foreign_trusted:.0%} would be trusted",
-            "error bound": f"median {np.median(bounds):.3g} standard deviations of the states",
-            "it should hold for": f"{judge.bounds.coverage:.1%} of a new episode's rows",
-            "it holds for": held,
-            "promised for": (
-                f"new episodes like the {judge.episodes} calibration episodes, nothing else"
-            ),
-        },
-    )
-    _print_least_known(judged)
-
-
-def _judge_policies(
-    run: Path,
-    data: str | None,
-    settings: _TrustSettings,
-    rows: int,
-    seed: int | None,
-    method: str | None,
-    which: Literal["last", "best"],
-    horizon: int,
-    fitted_to: str | None,
-    json: bool,
-) -> None:
-    """Judge the actions of trained policies and print the result."""
-    from gelato.data.reference import load
-    from gelato.training.policy_trust import judge_policies
-
-    records = judge_policies(
-        run,
-        lambda fitted, seed: settings.make(fitted, seed),
-        method=method,
-        seed=seed,
-        which=which,
-        fitted=load_fitted(run, fitted_to),
-        data=None if data is None else load(data),
-        rows=rows,
-        horizon=horizon,
-    )
-    if json:
-        print_json({"run": str(run), "which": which, "records": records})
-        return
-
-    def percent(value: Any) -> str:
-        return "-" if value is None else f"{value:.0%}"
-
-    first = records[0]
-    print_title(
-        f"trusted actions at {first['rows']:,} logged states, and in {first['rollouts']} imagined "
-        f"rollouts of {horizon} steps (false alarms at most {first['false_alarm_rate']:.1%})"
-    )
-    table = []
-    for record in records:
-        shares = ("logged", "policy", "uniform", "imagined")
-        cells = [percent(record[f"{share}_trusted"]) for share in shares]
-        table.append(
-            (str(record["method"]), str(record["seed"]), *cells, f"{record['steps_inside']:.0f}")
-        )
-    heads = ("policy", "seed", "logged", "its actions", "random", "imagined", "steps inside")
-    print_table(heads, table)
-
-
-def _print_least_known(judged: list[dict[str, Any]]) -> None:
-    """Print the episodes with the largest mean penalty, and the worst step of each."""
-    import numpy as np
-
-    by_episode: dict[int, list[dict[str, Any]]] = {}
-    for row in judged:
-        by_episode.setdefault(row["episode"], []).append(row)
-    mean = {
-        episode: float(np.mean([row["penalty"] for row in own]))
-        for episode, own in by_episode.items()
-    }
-    rows = []
-    for episode in sorted(mean, key=lambda episode: -mean[episode])[:_LEAST_KNOWN]:
-        own = by_episode[episode]
-        trusted = f"{np.mean([row['trusted'] for row in own]):.0%}"
-        worst = max(own, key=lambda row: row["penalty"])
-        at = f"{worst['penalty']:.2f} at step {worst['step']}"
-        rows.append((str(episode), f"{len(own):,}", trusted, f"{mean[episode]:.2f}", at))
-    print_title("episodes with the largest penalty")
-    print_table(("episode", "rows", "trusted", "mean penalty", "maximum"), rows)
+        print_records(records)
 
 
 def _list_scales(report: "Report") -> dict[str, Any]:
@@ -354,9 +110,11 @@ def _list_scales(report: "Report") -> dict[str, Any]:
     return {"model_seed": report.model_seed, "truth": report.truth, "penalties": scales}
 
 
-def _print_records(records: list[dict[str, Any]]) -> None:
+def print_records(records: list[dict[str, Any]]) -> None:
     """Print rank correlation and AUROC of each penalty and shift, averaged over model seeds."""
     import numpy as np
+
+    from gelato.report.references import shorten_reference
 
     shifts = list(dict.fromkeys(record["shift"] for record in records))
     seeds = len({record["model_seed"] for record in records})
@@ -374,17 +132,15 @@ def _print_records(records: list[dict[str, Any]]) -> None:
     def cost(penalty: str) -> str:
         return f"{np.mean([r['microseconds'] for r in records if r['penalty'] == penalty]):,.0f}"
 
-    rows = [
-        (penalty, *(cell(penalty, shift) for shift in shifts), cost(penalty))
-        for penalty in dict.fromkeys(record["penalty"] for record in records)
-    ]
+    rows = []
+    for penalty in dict.fromkeys(record["penalty"] for record in records):
+        rows.append((penalty, *(cell(penalty, shift) for shift in shifts), cost(penalty)))
     first = records[0]
     title = (
-        f"{first['dataset']}, true error from: {first['truth']}, {seeds} model "
+        f"{shorten_reference(first['dataset'])}, true error from: {first['truth']}, {seeds} model "
         f"seed{'s' if seeds > 1 else ''}"
     )
     print_table((title, *shifts, "µs"), rows)
-    legend = (
+    print_title(
         "rank correlation with the true error / AUROC of errors above the data's 95th percentile"
     )
-    print_table((legend,), [])

@@ -18,11 +18,12 @@ from gelato.dynamics.fit import AbstractFit, AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import AbstractDynamics, Action, Embedded, Imagined, Latent
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig
+from gelato.model.data_checks import check_data
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import GaussianMLP
 from gelato.model.split import Split
-from gelato.model.training import FittedModel, check_data, fit_latent_model
+from gelato.model.training import FittedModel, fit_latent_model
 from gelato.tasks.task import Rule, find_termination_rule
 from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty, choose_segments
 from gelato.uncertainty.calibration import SAMPLE, calibrate

@@ -59,10 +59,12 @@ class FrozenScale(AbstractScaleTerm):
 
     diagonal: Latent
 
-    def compute_rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:  # noqa: ARG002
+    def compute_rows(self, phi: Immersion, x: Samples, u: Latent) -> Float[Array, " rows"]:
+        del phi, x
         return jnp.sqrt(self.diagonal) * u
 
-    def weights(self, phi: Immersion, x: Samples) -> Float[Array, "latent latent"]:  # noqa: ARG002
+    def weights(self, phi: Immersion, x: Samples) -> Float[Array, "latent latent"]:
+        del phi, x
         return jnp.diag(self.diagonal)
 
 

@@ -20,7 +20,7 @@ from gelato.arrays import map_in_chunks
 from gelato.errors import InputError
 from gelato.geometry.converged import Converged
 from gelato.geometry.curve import Curve, Legendre, Scalar
-from gelato.geometry.graph import build, fit_path_curves, make_grid
+from gelato.geometry.graph import build, fit_path_curves, place_nodes
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
 from gelato.geometry.near import Near
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions
@@ -199,7 +199,7 @@ def _graph_starts(
     where = where.reshape(2, -1).T
     if len(nodes) < 2:
         return np.zeros((len(starts), modes, starts.shape[1]))
-    return fit_path_curves(build(metric, np.concatenate([nodes, make_grid(nodes)])), where, modes)
+    return fit_path_curves(build(metric, np.concatenate([nodes, place_nodes(nodes)])), where, modes)
 
 
 def _choose_near(metric: AbstractMetric) -> AbstractSolver:

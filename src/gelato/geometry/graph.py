@@ -77,7 +77,7 @@ def build(
     return Graph(nodes, csr_matrix((lengths, (starts, stops)), shape=(len(nodes), len(nodes))))
 
 
-def make_grid(
+def place_nodes(
     points: Float[Array | np.ndarray, "points 2"], size: int = 32, margin: float = 0.2
 ) -> Float[np.ndarray, "nodes 2"]:
     """Build a square grid over the points' bounding box with a margin around it."""

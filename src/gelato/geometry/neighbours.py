@@ -28,8 +28,8 @@ SIZE = 8
 SPARE = 8
 # Queries in one chunk. On a CPU their products with one row of every group stay in the cache.
 CHUNK_CPU, CHUNK = 128, 1024
-# The value of `exclude` for a query that is not a row of the data.
 NO_EXCLUSION = -1
+"""The value of `exclude` for a query that is not a row of the data."""
 Host = Array | np.ndarray
 
 

@@ -49,7 +49,8 @@ def exponential(
     """
     diffrax = import_extra("diffrax", "geodesics")
 
-    def field(t: Scalar, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:  # noqa: ARG001
+    def field(t: Scalar, y: tuple[Point, Tangent], args: None) -> tuple[Tangent, Tangent]:
+        del t, args
         z, v = y
         return v, compute_acceleration(metric, z, v)
 

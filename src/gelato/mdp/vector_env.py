@@ -21,7 +21,8 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     `infos["penalty"]` always holds `U`.
     """
 
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 - Gymnasium declares it as an instance variable
+    # Gymnasium declares it as a variable of the instance.
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(self, mdp: PessimisticMDP, action_space: ActionSpace, num_envs: int = 1) -> None:
         if num_envs < 1:
@@ -75,9 +76,10 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         ended = terminated | truncated
         if ended.any():
             final = np.array(step.next_latent)
-            infos["final_obs"] = np.array(
-                [row if end else None for row, end in zip(final, ended)], dtype=object
-            )
+            # Not `np.array(list)`, which joins the rows into one table if all episodes end.
+            infos["final_obs"] = np.full(self.num_envs, None, dtype=object)
+            for index in np.flatnonzero(ended):
+                infos["final_obs"][index] = final[index]
             infos["_final_obs"] = ended
         return (
             np.array(self._state.latent),

@@ -11,10 +11,11 @@ from scipy.stats import norm
 
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.model.config import ModelConfig
+from gelato.model.data_checks import describe_rank_problem
 from gelato.model.fit import normalise_batch
 from gelato.model.latent import LatentModel, Scaling, predict
 from gelato.model.objective import Batch, compute_objective_terms
-from gelato.model.training import FittedModel, describe_rank_problem
+from gelato.model.training import FittedModel
 from gelato.tasks.task import Rule, find_termination_rule
 
 LEVELS = (0.5, 0.9, 0.99)
@@ -248,7 +249,7 @@ def rollout_errors(
     """
     horizon = find_longest_horizon(held_out)
     starts = choose_sequence_starts(held_out, horizon, _STARTS)
-    batch = normalise_batch(held_out, fitted.scaling, jnp.zeros((len(held_out), 0)))
+    batch = normalise_batch(held_out, fitted.scaling)
     window = starts[:, None] + np.arange(horizon)
     keys = jax.random.split(jax.random.key(0), len(starts))
     states, truth = batch.states[starts], np.asarray(batch.next_states[window])

@@ -79,9 +79,11 @@ def draw_bootstrap_counts(rows: int, members: int, seed: int) -> UInt8[np.ndarra
 
 
 def normalise_batch(
-    transitions: Transitions, scaling: Scaling, weights: Float[Array, "n members"]
+    transitions: Transitions, scaling: Scaling, weights: Float[Array, "n members"] | None = None
 ) -> Batch:
-    """Convert transitions to the model's units."""
+    """Convert transitions to the model's units. Only the objective needs `weights`."""
+    if weights is None:
+        weights = jnp.zeros((len(transitions), 0))
     return Batch(
         states=jnp.asarray(scaling.states(np.asarray(transitions.states))),
         actions=scaling.action_space.encode(np.asarray(transitions.actions)),
@@ -100,7 +102,7 @@ def prepare_data(
     seeds: Sequence[int],
 ) -> FitData:
     """Normalise the data and put it on the device."""
-    batch = normalise_batch(train, scaling, jnp.zeros((len(train), 0)))
+    batch = normalise_batch(train, scaling)
     columns = [
         batch.states,
         batch.actions,

@@ -12,9 +12,10 @@ import numpy as np
 
 from gelato.arrays import take
 from gelato.data.reference import load
-from gelato.data.transitions import Dataset, Standardiser, Transitions, choose_evenly
+from gelato.data.transitions import Dataset, Standardiser, Transitions
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, Preset, preset
+from gelato.model.data_checks import check_data, warn_about_data
 from gelato.model.fit import (
     MEANS,
     PHASES,
@@ -29,16 +30,12 @@ from gelato.model.fit import (
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
 from gelato.model.split import Split, split_dataset
-from gelato.progress import note
+from gelato.runs.files import restore_tuples
 from gelato.runs.folder import Run, list_seeds, open_run
 from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
 from gelato.runs.signals import delay_signals
 
 _SUPPORT_ROWS = 100_000
-# A value this many times larger than the range of 98% of the values is probably an error.
-_OUTLIER = 1e3
-# Number of rows to estimate that range from.
-_OUTLIER_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def fit_latent_model(
     """
     check_data(split, config)
     split = split.scale_rewards(to_unit_range=config.rewards_to_unit_range)
-    _warn_about_data(split, config)
+    warn_about_data(split, config)
     dataset = split.dataset
     settings = {
         "data": {"reference": dataset.reference, "environment": dataset.environment},
@@ -188,13 +185,9 @@ def _read_models(
 
 
 def _read_config(fields: Mapping[str, Any]) -> ModelConfig:
-    """Read the settings of a run, and convert JSON's lists to tuples."""
-    values = dict(fields)
-    for name, value in values.items():
-        if isinstance(value, list):
-            values[name] = tuple(value)
+    """Read the settings of a run."""
     try:
-        return ModelConfig(**values)
+        return ModelConfig(**restore_tuples(fields))
     except TypeError as error:
         raise InputError(
             f"the settings of the model are not those of this version of gelato ({error})"
@@ -210,62 +203,6 @@ def _load_data(run: Run, reference: str) -> Dataset:
             f"({error}). If the data moved, give its new location by --fitted-to, or in Python as "
             "the second argument of `load_model`"
         ) from error
-
-
-def check_data(split: Split, config: ModelConfig) -> None:
-    """Raise an error if the model cannot be fitted to the data with these settings."""
-    reference, data = split.dataset.reference, split.dataset.transitions.with_successors()
-    state_size = data.states.shape[1]
-    largest = max(64, 8 * state_size)
-    if config.latent_size > largest:
-        raise InputError(
-            f"latent size {config.latent_size} is too large for {state_size} state dimensions. "
-            f"Use at most {largest}"
-        )
-    if len(data) < config.batch_size:
-        raise InputError(
-            f"{reference}: {len(data)} transitions with a successor are too few for batches of "
-            f"{config.batch_size}. Record more, or use `gelato model fit --batch-size`"
-        )
-    if np.ptp(data.states, axis=0).max() == 0:
-        raise InputError(f"{reference}: observations never change, so there are no dynamics")
-
-
-def _warn_about_data(split: Split, config: ModelConfig) -> None:
-    """Print notes about data that can be fitted but may give a bad model."""
-    reference, every = split.dataset.reference, split.dataset.transitions
-    data = every.with_successors()
-    if every.terminated.any() and not data.terminated.any():
-        note(
-            f"{reference}: no terminated step has a successor (`next_observations`), so the model "
-            "cannot learn termination"
-        )
-    low, high = np.quantile(data.states[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
-    width = high - low
-    beyond = np.abs(data.states - (low + high) / 2).max(axis=0)
-    for column in np.flatnonzero((width > 0) & (beyond > _OUTLIER * width)):
-        note(
-            f"{reference}: column {column} of the observations has values up to "
-            f"{beyond[column]:.2g}, but 98% of them lie within a range of {width[column]:.2g}; "
-            "after normalisation the column looks constant to the model. Remove or clip the "
-            "outliers"
-        )
-    if np.ptp(data.actions, axis=0).max() == 0:
-        note(f"{reference}: the action never changes; the effect of other actions is unknown")
-    if np.ptp(data.rewards) == 0:
-        note(f"{reference}: the reward is always {data.rewards[0]:g}; the model learns a constant")
-    state_size, embedding_size = data.states.shape[1], config.latent_size + data.action_space.size
-    if 2 * config.decoders * state_size < embedding_size:
-        note(describe_rank_problem(config.decoders, state_size, embedding_size))
-
-
-def describe_rank_problem(decoders: int, state_size: int, embedding_size: int) -> str:
-    """Explain why `2·M·d_S < d_E` is a problem."""
-    return (
-        f"2 × decoders × state size = {2 * decoders * state_size} is less than the embedding size "
-        f"{embedding_size}: the metric is singular and some directions have length zero. Use more "
-        "decoders or a smaller latent size"
-    )
 
 
 def _describe_shape(transitions: Transitions) -> dict[str, Any]:
@@ -354,9 +291,9 @@ def _run_phase(
         start=start,
         total=first + updates,
         length=min(max(updates // 40, 100), 1_000),
-        title=f"fitting {dataset.reference}, {PHASES[phase]}",
+        title=f"fitting the model, {PHASES[phase]}",
         after=lambda state, step: blank,  # noqa: ARG005
-        status=lambda metrics: " ".join(f"{name} {metrics[name].mean():.3g}" for name in names),
+        shown=names,
     ).best_model
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from gelato.policy.deploy import deploy
     from gelato.policy.encoded_env import EncodedEnv
     from gelato.policy.evaluate import Evaluation, evaluate_policy, open_evaluator
-    from gelato.policy.onnx_export import export_onnx
+    from gelato.policy.onnx_export import export_guarded, export_onnx
     from gelato.policy.policy import DeployedPolicy, load_policies
     from gelato.policy.video import write_video
 
@@ -18,6 +18,7 @@ __all__ = [
     "Evaluation",
     "deploy",
     "evaluate_policy",
+    "export_guarded",
     "export_onnx",
     "load_policies",
     "open_evaluator",
@@ -31,6 +32,7 @@ _HOMES = {
     "Evaluation": "gelato.policy.evaluate",
     "deploy": "gelato.policy.deploy",
     "evaluate_policy": "gelato.policy.evaluate",
+    "export_guarded": "gelato.policy.onnx_export",
     "export_onnx": "gelato.policy.onnx_export",
     "load_policies": "gelato.policy.policy",
     "open_evaluator": "gelato.policy.evaluate",

@@ -24,12 +24,7 @@ class EncodedEnv(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
     ) -> None:
         super().__init__(env)
         model = fitted if isinstance(fitted, FittedModel) else load_model(fitted)
-        index = model.seeds.index(seed) if seed in model.seeds else None
-        if index is None:
-            known = ", ".join(map(str, model.seeds))
-            raise InputError(
-                f"{model.run.folder}: has no model for seed {seed}; its seeds are {known}"
-            )
+        network = model.of_seeds((seed,)).seed(0).encoder.network
         states = model.scaling.states
         shape = env.observation_space.shape
         if shape is None or int(np.prod(shape)) != len(states.mean):
@@ -39,7 +34,7 @@ class EncodedEnv(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
             )
         size = model.config.latent_size
         self._mean, self._scale = np.asarray(states.mean), np.asarray(states.scale)
-        self._encoder = make_stage(model.seed(index).encoder.network, size)
+        self._encoder = make_stage(network, size)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
     def observation(self, observation: Num[np.ndarray, "*shape"]) -> Float[np.ndarray, " latent"]:

@@ -18,8 +18,8 @@ from jaxtyping import Float
 
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import choose_evenly
-from gelato.errors import InputError
-from gelato.policy.onnx_graph import Graph, add_stage
+from gelato.errors import InputError, import_extra
+from gelato.policy.onnx_graph import OnnxGraph, add_stage
 from gelato.policy.onnx_guard import add_guard
 from gelato.policy.policy import DeployedPolicy
 from gelato.runs.files import write_atomically
@@ -66,7 +66,8 @@ def export_onnx(
     The unit is half the range of an action, or 1 if that is larger. `metadata` is stored in the
     file, next to the version of gelato.
     """
-    graph = Graph()
+    import_packages()
+    graph = OnnxGraph()
     content = _make_model(policy, graph, [_add_policy(graph, policy)], metadata)
     difference = _compare_actions(policy, _open(content), sample_observations(policy))
     if not difference <= TOLERANCE:
@@ -86,7 +87,8 @@ def export_guarded(
     `trust` judges the policy's action at the observation. Its data points, the prototypes, are part
     of the graph. The names of the outputs are those of the fields of `Verdict`.
     """
-    graph = Graph()
+    import_packages()
+    graph = OnnxGraph()
     outputs = [_add_policy(graph, policy), *add_guard(graph, trust, policy.space)]
     known = {
         "penalty": trust.penalty,
@@ -127,7 +129,7 @@ def sample_observations(policy: DeployedPolicy) -> Float[np.ndarray, "n state"]:
 
 def measure_latency(path: Path, steps: int = 2_000) -> Latency:
     """Measure the milliseconds of a step on one core."""
-    _, onnxruntime = _import_packages()
+    _, onnxruntime = import_packages()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -144,7 +146,7 @@ def measure_latency(path: Path, steps: int = 2_000) -> Latency:
     return Latency(float(median), float(high), float(np.quantile(computing[_ROWS:], 0.99)))
 
 
-def _add_policy(graph: Graph, policy: DeployedPolicy) -> Any:
+def _add_policy(graph: OnnxGraph, policy: DeployedPolicy) -> Any:
     """Add the nodes from the observation to the action."""
     from onnx import TensorProto, helper
 
@@ -164,10 +166,10 @@ def _add_policy(graph: Graph, policy: DeployedPolicy) -> Any:
 
 
 def _make_model(
-    policy: DeployedPolicy, graph: Graph, outputs: list[Any], metadata: Mapping[str, str] | None
+    policy: DeployedPolicy, graph: OnnxGraph, outputs: list[Any], metadata: Mapping[str, str] | None
 ) -> bytes:
     """Return the checked content of the file."""
-    onnx, _ = _import_packages()
+    onnx, _ = import_packages()
     observation = onnx.helper.make_tensor_value_info(
         "observation", onnx.TensorProto.FLOAT, ["batch", len(policy.mean)]
     )
@@ -183,7 +185,7 @@ def _make_model(
 
 def _open(content: bytes) -> Run:
     """Return a function that runs the graph and names its outputs."""
-    _, onnxruntime = _import_packages()
+    _, onnxruntime = import_packages()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
@@ -228,12 +230,6 @@ def _compare_verdicts(expected: Verdict, found: dict[str, np.ndarray], trust: Tr
     return Differences(0.0, float(penalty.max()), max(float(other.max()) for other in others))
 
 
-def _import_packages() -> tuple[Any, Any]:
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError as error:
-        raise InputError(
-            "ONNX export needs two more packages: pip install 'gelato-rl[onnx]'"
-        ) from error
-    return onnx, onnxruntime
+def import_packages() -> tuple[Any, Any]:
+    """Import onnx and onnxruntime, or raise an error that names the extra."""
+    return import_extra("onnx", "onnx"), import_extra("onnxruntime", "onnx")

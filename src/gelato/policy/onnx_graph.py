@@ -10,7 +10,7 @@ from gelato.policy.policy import Stage
 _END = np.iinfo(np.int64).max
 
 
-def add_stage(graph: "Graph", stage: Stage, x: str) -> str:
+def add_stage(graph: "OnnxGraph", stage: Stage, x: str) -> str:
     """Add a stage of a policy; return the name of its output."""
     hidden = x
     for weight, bias in stage.layers[:-1]:
@@ -21,7 +21,7 @@ def add_stage(graph: "Graph", stage: Stage, x: str) -> str:
     return graph.slice(out, 0, stage.outputs)
 
 
-def activate(graph: "Graph", activation: str, x: str) -> str:
+def activate(graph: "OnnxGraph", activation: str, x: str) -> str:
     """Add an activation."""
     if activation == "silu":
         return graph.add("Mul", x, graph.add("Sigmoid", x))
@@ -39,7 +39,7 @@ def activate(graph: "Graph", activation: str, x: str) -> str:
     return graph.add({"tanh": "Tanh", "softplus": "Softplus", "relu": "Relu"}[activation], x)
 
 
-class Graph:
+class OnnxGraph:
     """Nodes and constants, each with a unique name."""
 
     def __init__(self) -> None:

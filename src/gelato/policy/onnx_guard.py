@@ -22,13 +22,13 @@ from gelato.model.networks import (
     softplus_offset,
 )
 from gelato.policy.deploy import make_stage
-from gelato.policy.onnx_graph import Graph, activate, add_stage
+from gelato.policy.onnx_graph import OnnxGraph, activate, add_stage
 from gelato.uncertainty.bounds import ErrorBounds
 from gelato.uncertainty.guard import LEAST_SQUARE, LEAST_WEIGHT, Guard, UnusualAction
 from gelato.uncertainty.trust import Trust
 
 
-def add_guard(graph: Graph, trust: Trust, space: ActionSpace) -> list[Any]:
+def add_guard(graph: OnnxGraph, trust: Trust, space: ActionSpace) -> list[Any]:
     """Add the guard behind the nodes `observation` and `action`; return its outputs."""
     from onnx import TensorProto, helper
 
@@ -65,7 +65,7 @@ def add_guard(graph: Graph, trust: Trust, space: ActionSpace) -> list[Any]:
     return [helper.make_tensor_value_info(*kind) for kind in kinds]
 
 
-def _encode_action(graph: Graph, space: ActionSpace) -> str:
+def _encode_action(graph: OnnxGraph, space: ActionSpace) -> str:
     """Return the action as the model receives it; a discrete one becomes one-hot."""
     if not isinstance(space, Discrete):
         return "action"
@@ -74,13 +74,13 @@ def _encode_action(graph: Graph, space: ActionSpace) -> str:
     return graph.add("Cast", same, to=1)
 
 
-def _add_embedding(graph: Graph, embedding: Embedding, x: str) -> str:
+def _add_embedding(graph: OnnxGraph, embedding: Embedding, x: str) -> str:
     for coupling in embedding.couplings:
         x = _add_coupling(graph, coupling, x)
     return x
 
 
-def _add_coupling(graph: Graph, coupling: AffineCoupling, x: str) -> str:
+def _add_coupling(graph: OnnxGraph, coupling: AffineCoupling, x: str) -> str:
     first = graph.slice(x, 0, coupling.split)
     second = graph.slice(x, coupling.split, None)
     kept, mapped = (first, second) if coupling.flip else (second, first)
@@ -93,7 +93,7 @@ def _add_coupling(graph: Graph, coupling: AffineCoupling, x: str) -> str:
     return graph.add("Concat", *parts, axis=1)
 
 
-def _add_penalty(graph: Graph, guard: Guard, e: str, z: str, action: str) -> str:
+def _add_penalty(graph: OnnxGraph, guard: Guard, e: str, z: str, action: str) -> str:
     """Add the larger of the guard's two parts, in their units."""
     distances, _ = _add_neighbours(graph, guard.distance.data, e, guard.distance.k)
     parts = (
@@ -109,7 +109,7 @@ def _add_penalty(graph: Graph, guard: Guard, e: str, z: str, action: str) -> str
     return graph.add("Max", *scaled, graph.constant(np.float32(0)))
 
 
-def _add_unusual_action(graph: Graph, part: UnusualAction, z: str, action: str) -> str:
+def _add_unusual_action(graph: OnnxGraph, part: UnusualAction, z: str, action: str) -> str:
     distances, rows = _add_neighbours(graph, part.states, z, part.k)
     weights = _add_weights(graph, distances, part.k)
     others = graph.add("Gather", graph.constant(np.asarray(part.actions)), rows, axis=0)
@@ -123,7 +123,7 @@ def _add_unusual_action(graph: Graph, part: UnusualAction, z: str, action: str) 
     return graph.add("Sub", total, density)
 
 
-def _add_weights(graph: Graph, distances: str, k: int) -> str:
+def _add_weights(graph: OnnxGraph, distances: str, k: int) -> str:
     """Add `weigh` of `uncertainty/guard.py`."""
     squares = graph.add("Mul", distances, distances)
     farthest = graph.slice(squares, k - 1, k)
@@ -132,7 +132,7 @@ def _add_weights(graph: Graph, distances: str, k: int) -> str:
     return graph.add("Max", above, graph.constant(np.float32(LEAST_WEIGHT)))
 
 
-def _add_neighbours(graph: Graph, index: Index, query: str, k: int) -> tuple[str, str]:
+def _add_neighbours(graph: OnnxGraph, index: Index, query: str, k: int) -> tuple[str, str]:
     """Add an exact search; return the names of the distances and of the rows, nearest first."""
     points = np.asarray(index.data - index.centre)
     centred = graph.add("Sub", query, graph.constant(np.asarray(index.centre)))
@@ -145,13 +145,13 @@ def _add_neighbours(graph: Graph, index: Index, query: str, k: int) -> tuple[str
     return graph.add("Sqrt", squares), graph.add("GatherElements", candidates, places, axis=1)
 
 
-def _add_squares(graph: Graph, others: str, own: str) -> str:
+def _add_squares(graph: OnnxGraph, others: str, own: str) -> str:
     """Add squared distances of rows `[batch, k, dim]` to `[batch, dim]`."""
     gaps = graph.add("Sub", others, graph.add("Unsqueeze", own, graph.constant(np.array([1]))))
     return graph.add("ReduceSumSquare", gaps, axes=[2], keepdims=0)
 
 
-def _add_prediction(graph: Graph, model: LatentModel, e: str) -> tuple[str, str]:
+def _add_prediction(graph: OnnxGraph, model: LatentModel, e: str) -> tuple[str, str]:
     """Add mean and deviation of the next state, normalised: moments of the decoders' mixture."""
     x = graph.slice(_add_network(graph, model.forward.network.network, e), 0, model.latent_size)
     if model.forward.residual:
@@ -166,7 +166,7 @@ def _add_prediction(graph: Graph, model: LatentModel, e: str) -> tuple[str, str]
     return mean, graph.add("Sqrt", graph.add("ReduceMean", squares, axes=[0], keepdims=0))
 
 
-def _add_variance(graph: Graph, decoders: SplitGaussian, x: str) -> str:
+def _add_variance(graph: OnnxGraph, decoders: SplitGaussian, x: str) -> str:
     least = graph.constant(np.float32(decoders.minimum_variance))
     raw = decoders.raw_variance
     if isinstance(raw, RadialVariance):
@@ -179,7 +179,7 @@ def _add_variance(graph: Graph, decoders: SplitGaussian, x: str) -> str:
     return graph.add("Add", graph.add("Softplus", shifted), least)
 
 
-def _add_radial_variance(graph: Graph, variance: RadialVariance, x: str) -> str:
+def _add_radial_variance(graph: OnnxGraph, variance: RadialVariance, x: str) -> str:
     """Add `1 / (1 + Σₖ wₖ exp(−‖x − cₖ‖²/2h²))` for every member."""
     centres = np.asarray(variance.centres)[:, None]
     column = graph.add("Unsqueeze", x, graph.constant(np.array([2])))
@@ -193,7 +193,7 @@ def _add_radial_variance(graph: Graph, variance: RadialVariance, x: str) -> str:
     return graph.add("Div", one, graph.add("Add", total, one))
 
 
-def _add_bounds(graph: Graph, bounds: ErrorBounds, deviation: str, scale: np.ndarray) -> None:
+def _add_bounds(graph: OnnxGraph, bounds: ErrorBounds, deviation: str, scale: np.ndarray) -> None:
     factors = (bounds.per_dimension * scale).astype(np.float32)
     graph.add("Mul", deviation, graph.constant(factors), output="error_bounds")
     squares = graph.add("Mul", deviation, deviation)
@@ -201,7 +201,7 @@ def _add_bounds(graph: Graph, bounds: ErrorBounds, deviation: str, scale: np.nda
     graph.add("Mul", size, graph.constant(np.float32(bounds.norm)), output="error_bound")
 
 
-def _add_network(graph: Graph, network: MLP, x: str) -> str:
+def _add_network(graph: OnnxGraph, network: MLP, x: str) -> str:
     """Add a network, or an ensemble of them with the member as the first axis of `x`."""
 
     def transpose(weight: Any) -> str:

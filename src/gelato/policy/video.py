@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gelato.errors import InputError
+from gelato.errors import InputError, import_extra
 from gelato.policy.evaluate import record_frames
 from gelato.policy.policy import DeployedPolicy
 from gelato.runs.files import write_atomically
@@ -23,7 +23,7 @@ def check_video(path: Path | None) -> None:
     if path.suffix not in (".gif", ".mp4"):
         raise InputError(f"{path}: a video file must end in .gif or .mp4")
     if path.suffix == ".mp4":
-        _ffmpeg(path)
+        _import_ffmpeg(path)
 
 
 def write_video(policy: DeployedPolicy, environment: str, path: Path) -> None:
@@ -40,7 +40,8 @@ def write_video(policy: DeployedPolicy, environment: str, path: Path) -> None:
 
 
 def _write_mp4(path: Path, frames: Sequence[np.ndarray], milliseconds: float) -> None:
-    writer = _ffmpeg(path).write_frames(str(path), frames[0].shape[1::-1], fps=1000 / milliseconds)
+    ffmpeg, size = _import_ffmpeg(path), frames[0].shape[1::-1]
+    writer = ffmpeg.write_frames(str(path), size, fps=1000 / milliseconds)
     writer.send(None)
     for frame in frames:
         writer.send(np.ascontiguousarray(frame))
@@ -56,11 +57,8 @@ def _write_gif(path: Path, frames: Sequence[np.ndarray], milliseconds: float) ->
     )
 
 
-def _ffmpeg(path: Path) -> Any:
+def _import_ffmpeg(path: Path) -> Any:
     try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise InputError(
-            f"{path}: .mp4 needs an extra: pip install 'gelato-rl[video]'. Or write a .gif"
-        ) from error
-    return imageio_ffmpeg
+        return import_extra("imageio_ffmpeg", "video")
+    except InputError as error:
+        raise InputError(f"{path}: {error}. Or write a .gif") from error

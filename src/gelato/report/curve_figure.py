@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -27,7 +28,7 @@ from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.progress import progress
 from gelato.report.latent_space import build_decoder_metric, draw_volume, encode_states
-from gelato.report.style import BLUE, INK, ORANGE, save
+from gelato.report.style import BLUE, INK, ORANGE, add_legend, label_panels, save
 
 ITERATIONS = (2, 5, 10, 20, 50)
 MODES = (1, 2, 4, 8)
@@ -49,7 +50,7 @@ def draw_curve(fitted: FittedModel, path: Path) -> None:
     reference = connecting_geodesic(metric, a, b, REFERENCE).curve
     by_iterations, by_modes, by_paper, [line] = _solve_all(metric, a, b)
     plane = model.latent_size == 2
-    figure = Figure(figsize=(9.0 if plane else 6.0, 2.9), layout="constrained")
+    figure = Figure(figsize=(9.0 if plane else 6.4, 3.5), layout="constrained")
     *first, iterations, modes = figure.subplots(1, 3 if plane else 2, squeeze=False)[0]
     if plane:
         shown = {
@@ -60,7 +61,7 @@ def draw_curve(fitted: FittedModel, path: Path) -> None:
         }
         _draw_curves(first[0], metric, np.asarray(codes), shown)
     for curve, style, label in ((line, "--", "straight line"), (reference, ":", "reference")):
-        value = _measure(metric, curve)
+        value = float(_measure(metric, curve))
         for axis in (iterations, modes):
             axis.axhline(value, color=INK, linewidth=1, linestyle=style, label=label)
     _draw_lengths(iterations, metric, ITERATIONS, by_paper, ORANGE, "s", "the paper's SGD")
@@ -68,10 +69,14 @@ def draw_curve(fitted: FittedModel, path: Path) -> None:
     _draw_lengths(modes, metric, MODES, by_modes, BLUE, "o", "L-BFGS, converged")
     iterations.set(xlabel="iterations", ylabel="length of the curve")
     modes.set(xlabel="modes of the curve", ylabel="length of the curve")
-    for axis, label in zip((*first, iterations, modes), "abc"):
-        axis.set_title(f"({label})", loc="left")
-    for axis in (iterations, modes):
-        axis.legend(fontsize=7, loc="best")
+    panels = [*first, iterations, modes]
+    label_panels(panels)
+    add_legend(figure, panels, width=1.4)
+    figure.suptitle(
+        "a geodesic between the two held-out states with the longest straight line; "
+        f"model seed {fitted.seeds[0]}",
+        fontsize=8,
+    )
     save(figure, path)
 
 
@@ -110,8 +115,9 @@ def _solve_all(metric: AbstractMetric, a: Point, b: Point) -> list[Curves]:
         return [[solve(solver) for solver in family] for family in families]
 
 
-def _measure(metric: AbstractMetric, curve: Curve) -> float:
-    return float(eqx.filter_jit(length)(metric, curve, NODES))
+@eqx.filter_jit
+def _measure(metric: AbstractMetric, curve: Curve) -> Float[Array, ""]:
+    return length(metric, curve, NODES)
 
 
 def _draw_lengths(
@@ -123,7 +129,7 @@ def _draw_lengths(
     marker: str,
     label: str,
 ) -> None:
-    values = [_measure(metric, curve) for curve in curves]
+    values = [float(_measure(metric, curve)) for curve in curves]
     axes.plot(counts, values, color=color, marker=marker, markersize=4, linewidth=1.2, label=label)
     axes.set_xscale("log", base=2 if counts == MODES else 10)
     axes.set_xticks(counts, [str(count) for count in counts], minor=False)
@@ -152,4 +158,5 @@ def _draw_curves(
         marker="o",
         color="white",
         markeredgecolor=INK,
+        label="the two states",
     )

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure, SubFigure
 from scipy.spatial.distance import cdist
 
 from gelato.data.transitions import Transitions
-from gelato.errors import InputError
+from gelato.errors import InputError, import_extra
 from gelato.geometry import Near, pairwise
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
@@ -40,6 +40,7 @@ def draw_embedding(
     pictures: Pictures | None = None,
 ) -> None:
     """Draw both layouts next to each other, coloured by the time in the trajectory."""
+    manifold = import_extra("sklearn.manifold", "figures")
     data = fitted.dataset.transitions
     rows = choose_rows(data, points or min(_POINTS, len(data)))
     model = fitted.seed(0)
@@ -55,28 +56,20 @@ def draw_embedding(
         _draw_pictures(below, pictures.frames)
     axes = above.subplots(1, 2)
     for axis, label, (title, distances) in zip(axes, "ab", measured.items(), strict=True):
+        # scikit-learn's default perplexity of 30, or what fewer points allow.
+        perplexity = min(30.0, (len(distances) - 1) / 3)
+        layout = manifold.TSNE(
+            metric="precomputed", init="random", random_state=0, perplexity=perplexity
+        )
         with working(f"t-SNE by {title}"):
-            places = _lay_out(distances)
+            places = layout.fit_transform(distances)
         shown = _draw_trajectories(axis, places, data, rows)
         axis.set_title(f"({label}) t-SNE by {title}")
         if pictures is not None:
             _draw_numbers(axis, places[np.searchsorted(rows, pictures.rows)])
+    figure.suptitle(f"dots: states, lines: trajectories; model seed {fitted.seeds[0]}", fontsize=8)
     above.colorbar(shown, ax=axes, label="time in the trajectory (steps)")
     save(figure, path)
-
-
-def _lay_out(distances: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n 2"]:
-    """Place points in the plane by t-SNE."""
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError as error:
-        raise InputError(
-            "this figure needs scikit-learn; install it with `pip install 'gelato-rl[figures]'`"
-        ) from error
-    # scikit-learn's default of 30, or what fewer points allow.
-    perplexity = min(30.0, (len(distances) - 1) / 3)
-    layout = TSNE(metric="precomputed", init="random", random_state=0, perplexity=perplexity)
-    return layout.fit_transform(distances)
 
 
 def _draw_numbers(axes: Axes, places: Float[np.ndarray, "n 2"]) -> None:

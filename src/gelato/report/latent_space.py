@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from gelato.geometry import AbstractMetric, EnsemblePullback, log_volume
-from gelato.geometry.graph import build, make_grid
+from gelato.geometry.graph import build, place_nodes
 from gelato.model.latent import LatentModel
 from gelato.model.training import FittedModel
 from gelato.uncertainty.build import DecoderOutput
@@ -40,7 +40,7 @@ def measure_plane(
 
     A graph has no starting curve, so walls cannot trap it in a local minimum.
     """
-    nodes = np.concatenate([points, make_grid(points, GRID, MARGIN)])
+    nodes = np.concatenate([points, place_nodes(points, GRID, MARGIN)])
     graph = build(metric, nodes, NEIGHBOURS)
     return graph.distances(np.arange(len(points)))[:, : len(points)]
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gelato.report.references import shorten_reference
-from gelato.report.style import BLUE, GREY, INK, ORANGE, save
+from gelato.report.style import BLUE, GREY, INK, ORANGE, add_legend, label_panels, save
 from gelato.uncertainty.judge import Report, ShiftResult
 from gelato.uncertainty.scores import compute_risk_coverage
 
@@ -21,6 +21,8 @@ _LINE_STYLES = {
     "aleatoric": (INK, "--"),
     "forward": (INK, "-."),
     "ambient": (GREY, "--"),
+    "guard": (ORANGE, "--"),
+    "unusual-action": (ORANGE, "-."),
     "none": (GREY, ":"),
 }
 _OTHER = (ORANGE, ":")
@@ -36,10 +38,10 @@ def draw_uncertainty(report: Report, path: Path) -> None:
         _draw_risk(axes[0, column], judged)
         _draw_reliability(axes[1, column], judged, report)
         axes[0, column].set_title(judged.shift)
+    label_panels(list(axes.ravel()))
     axes[0, 0].set_ylabel("mean error of rows kept\n(normalised states)")
     axes[1, 0].set_ylabel("mean true error\n(normalised states)")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
+    add_legend(figure, list(axes.ravel()), width=1.2)
     name = shorten_reference(report.dataset)
     title = f"{name}, model seed {report.model_seed}; truth: {report.truth}"
     figure.suptitle(title, fontsize=9)
@@ -64,9 +66,9 @@ def _draw_risk(axes: Axes, judged: ShiftResult) -> None:
         compute_risk_coverage(judged.errors, judged.errors)[shown],
         color=INK,
         lw=0.6,
-        label="oracle",
+        label="oracle (the true error)",
     )
-    axes.set(xlabel="fraction kept", xlim=(0, 1), yscale="log")
+    axes.set(xlabel="fraction of rows kept", xlim=(0, 1), yscale="log")
 
 
 def _draw_reliability(axes: Axes, judged: ShiftResult, report: Report) -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -227,3 +227,12 @@ def read_json(path: Path, problem: str = "damaged") -> Any:
         raise InputError(f"{path}: no such file") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: {problem} ({error})") from error
+
+
+def restore_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the lists of settings that JSON stored back into tuples."""
+    values = dict(fields)
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = tuple(value)
+    return values

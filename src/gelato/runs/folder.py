@@ -241,9 +241,11 @@ class Run:
         return read_records(self.check("results.json"))
 
     def save(self, name: str, tree: Any) -> None:
-        """Write the arrays of a pytree to `name`.npz atomically."""
+        """Write the arrays of a pytree to `name`.npz, each under its path in the tree."""
+        leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+        arrays = {jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in leaves}
         with self.write(f"{name}.npz") as partial:
-            _write_arrays(partial, tree)
+            np.savez(partial, **arrays)  # type: ignore[arg-type]
 
     def load(self, name: str, like: Tree) -> Tree:
         """Read `name`.npz into the structure of `like`."""
@@ -379,18 +381,6 @@ def list_seeds(seeds: int, first_seed: int) -> tuple[int, ...]:
             "2³¹ − 1"
         )
     return tuple(range(first_seed, first_seed + seeds))
-
-
-def save_arrays(path: Path, tree: Any) -> None:
-    """Write the arrays of a pytree, each under its path in the tree."""
-    with write_atomically(path) as partial:
-        _write_arrays(partial, tree)
-
-
-def _write_arrays(path: Path, tree: Any) -> None:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    arrays = {jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in leaves}
-    np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
 def load_arrays(path: Path, like: Tree) -> Tree:

@@ -5,7 +5,10 @@ resumes from its last checkpoint. The result is bit for bit the same as without 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -22,6 +25,30 @@ from gelato.runs.signals import delay_signals, stop_between_blocks, stop_if_aske
 CHECKPOINT_SECONDS = 60.0
 State = TypeVar("State")
 Metrics = Mapping[str, np.ndarray]
+Row = Mapping[str, Any]
+# Called with the step and the new rows after every block, and first with the step of the start.
+Show = Callable[[int, Sequence[Row]], None]
+# Opens a display, given the first step and the total.
+Display = Callable[[int, int], AbstractContextManager[Show]]
+_keepers: ContextVar[tuple[Callable[[Run], None], ...]] = ContextVar("keepers", default=())
+
+
+@contextmanager
+def on_checkpoint(keep: Callable[[Run], None]) -> Iterator[None]:
+    """Call `keep` with a run when its rows of metrics.csv are final: no resume replaces them.
+
+    This holds for all training loops in the context, such as those of fits.
+    """
+    token = _keepers.set((*_keepers.get(), keep))
+    try:
+        yield
+    finally:
+        _keepers.reset(token)
+
+
+def _announce_checkpoint(folder: Run) -> None:
+    for keep in _keepers.get():
+        keep(folder)
 
 
 def run_blocks(
@@ -36,8 +63,8 @@ def run_blocks(
     first: int = 0,
     start: int | None = None,
     after: Callable[[State, int], Metrics] | None = None,
-    status: Callable[[Metrics], str] | None = None,
-    mirror: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
+    shown: Sequence[str] = (),
+    display: Display | None = None,
     is_done: Callable[[Metrics], bool] | None = None,
 ) -> State:
     """Run blocks of `length` updates until `total`, from the last checkpoint if there is one.
@@ -45,16 +72,18 @@ def run_blocks(
     A second training phase starts at step `first`; `total` includes the steps before it. If `start`
     is given, it is the step of `state`, and no checkpoint is read. `block` returns the new state
     and its metrics, arrays with one entry per label. `labels` are the columns that identify a row
-    (method, seed). `after` adds metrics at the end of a block, and `mirror` receives the rows.
-    Training ends before `total` if `is_done` says so of a block's metrics.
+    (method, seed). `after` adds metrics at the end of a block. A progress bar shows the means of
+    the metrics `shown`; `display` replaces the bar. Training ends before `total` if `is_done` says
+    so of a block's metrics.
     """
     step = first if start is None else start
     if start is None:
         step, state = last_checkpoint(folder, state, first) or (first, state)
         folder.forget_metrics_after(step)
     saved, types, finite = time.monotonic(), _types(state), _finite(state)
-    with progress(title, total - first) as advance, stop_between_blocks() as interrupted:
-        advance(step - first)
+    display = display or partial(_show_bar, title, shown)
+    with display(first, total) as show, stop_between_blocks() as interrupted:
+        show(step, folder.metrics if step > first else [])
         while step < total:
             begun = time.monotonic()
             updates = min(length, total - step)
@@ -71,15 +100,14 @@ def run_blocks(
                 for i, label in enumerate(labels)
             ]
             folder.log(rows)
-            if mirror is not None:
-                mirror(rows)
-            advance(updates, status=status(metrics) if status else "")
+            show(step, rows)
             if is_done is not None and is_done(metrics):
                 break
             if step < total and (interrupted() or time.monotonic() - saved > CHECKPOINT_SECONDS):
                 _stop_if_broken(folder, state, finite, step)
                 folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
                 saved = time.monotonic()
+                _announce_checkpoint(folder)
                 stop_if_asked()
     _stop_if_broken(folder, state, finite, step)
     return state
@@ -91,7 +119,27 @@ def finish(folder: Run, keep: Callable[[], None]) -> None:
         folder.close_log()
         keep()
         folder.remove_checkpoints()
+        _announce_checkpoint(folder)
     stop_if_asked()
+
+
+@contextmanager
+def _show_bar(title: str, shown: Sequence[str], first: int, total: int) -> Iterator[Show]:
+    """Show a progress bar with the means of some metrics."""
+    before = first
+    with progress(title, total - first) as advance:
+
+        def show(step: int, rows: Sequence[Row]) -> None:
+            nonlocal before
+            parts = []
+            for name in shown:
+                values = [float(row[name]) for row in rows if row["step"] == step and row[name]]
+                if values:
+                    parts.append(f"{name.replace('_', ' ')} {np.mean(values):.3g}")
+            advance(step - before, status=", ".join(parts))
+            before = step
+
+        yield show
 
 
 def _types(state: Any) -> list[Any]:

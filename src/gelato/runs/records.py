@@ -16,6 +16,7 @@ from gelato.errors import InputError
 from gelato.runs.files import read_json, write_atomically
 
 Record = dict[str, str | int | float | bool | None]
+"""A flat result that JSON can hold."""
 # Names in records of version 0.1, and the names that replaced them.
 _OLD_NAMES = {
     "doubt": "state_noise",

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from gelato.data.spaces import Discrete
 from gelato.errors import InputError
 from gelato.selection.log import Log, scale_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.replay import Bias
 from gelato.selection.rollouts import Rollouts
-from gelato.selection.temporal import TemporalConfig
+from gelato.selection.temporal import Rows, TemporalConfig
 
 _CHUNK = 8192
 
@@ -47,23 +46,16 @@ class SelectSettings:
             raise InputError(f"discount is {self.discount}; it must be above 0 and at most 1")
 
 
-@dataclass(frozen=True)
-class Imagined:
-    """Steps that policies imagined in the models they were trained in, `[policies, n]`.
+class ImaginedSteps(eqx.Module):
+    """Steps that policies imagined in the models they were trained in.
 
-    `rewards` has the reward and the penalty U. `initial` holds what the policies see of the first
-    states of the data's episodes, with their choices there.
+    `rows` have the policy as first axis; their rewards are the reward and the penalty U. `initial`
+    holds what the policies see of the first states of episodes, with their choices there.
     """
 
-    states: Float[Array, "policies n latent"]
-    actions: Float[Array, "policies n action"]
-    rewards: Float[Array, "policies n 2"]
-    next_states: Float[Array, "policies n latent"]
-    continues: Float[Array, "policies n"]
-    episodes: Int[Array, "policies n"]
-    next_choices: Float[Array, "policies n action"]
-    initial: Float[Array, "policies e latent"]
-    initial_choices: Float[Array, "policies e action"]
+    rows: Rows
+    initial: Float[Array, "*policies e state"]
+    initial_choices: Float[Array, "*policies e action"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ class Evidence:
     policies: AbstractTarget
     settings: SelectSettings
     rollouts: Rollouts | None = None
-    imagined: Imagined | None = None
+    imagined: ImaginedSteps | None = None
     own_weights: Float[np.ndarray, " policies"] | None = None
     """The penalty weight λ that each policy was trained with."""
     bias: Bias | None = None
@@ -123,5 +115,4 @@ def choose_actions(
 
         return jax.lax.map(one, (states, keys), batch_size=min(_CHUNK, len(states)))
 
-    chosen = eqx.filter_vmap(of_policy)(policies)
-    return chosen if isinstance(log.space, Discrete) else scale_actions(log.space, chosen)
+    return scale_actions(log.space, eqx.filter_vmap(of_policy)(policies))

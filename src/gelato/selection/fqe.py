@@ -64,10 +64,10 @@ def make_logged_problem(evidence: Evidence) -> Problem:
         continues=1.0 - log.terminated,
         episodes=log.episodes,
         next_choices=choose_actions(evidence.policies, log, log.next_states, key=evidence.key),
-        count=log.count,
     )
     return make_problem(
         rows,
+        log.count,
         len(log.rows),
         settings.critics.members,
         settings.discount,

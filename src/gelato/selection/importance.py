@@ -204,7 +204,7 @@ def summarise_weights(found: Weighted) -> list[list[Estimate]]:
     return by_estimator
 
 
-class Behaviour(eqx.Module):
+class ClonedBehaviour(eqx.Module):
     """The cloned behaviour policy: a Gaussian of scaled actions, or log-probabilities."""
 
     network: MLP
@@ -230,14 +230,14 @@ def clone_densities(log: Log, *, key: PRNGKeyArray) -> Float[Array, " n"]:
     init_key, draw_key = jax.random.split(key)
     outputs = size if discrete else 2 * size
     network = MLP(states.shape[1], outputs, _HIDDEN, "silu", key=init_key)
-    arrays, static = eqx.partition(Behaviour(network, discrete), eqx.is_array)
+    arrays, static = eqx.partition(ClonedBehaviour(network, discrete), eqx.is_array)
     optimiser = optax.adam(optax.cosine_decay_schedule(_RATE, _UPDATES, alpha=0.01))
 
     def update(carry: tuple[Any, Any], step: Array) -> tuple[Any, None]:
         arrays, state = carry
         rows = jax.random.randint(jax.random.fold_in(draw_key, step), (_BATCH,), 0, log.count)
 
-        def loss(arrays: Behaviour) -> Float[Array, ""]:
+        def loss(arrays: ClonedBehaviour) -> Float[Array, ""]:
             behaviour = eqx.combine(arrays, static)
             return -jnp.mean(jax.vmap(behaviour.log_density)(states[rows], actions[rows]))
 

@@ -1,9 +1,8 @@
 """The models that judge policies: those of the run, and fits to disjoint halves of the episodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,23 +11,25 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.arrays import take
-from gelato.data.spaces import Discrete
 from gelato.data.transitions import Dataset, Transitions, choose_evenly
-from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
+from gelato.dynamics.ensemble import EnsembleFit
 from gelato.dynamics.fit import AbstractFit, AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import AbstractDynamics
 from gelato.dynamics.latent import FittedLatent, LatentFit
+from gelato.dynamics.state import EnsembleConfig
 from gelato.errors import InputError
 from gelato.mdp.pessimistic import ImaginedMDP, rollout, start_episodes
 from gelato.model.latent import Scaling
 from gelato.model.split import Split, split_dataset
 from gelato.model.training import find_model, load_model
+from gelato.runs.files import restore_tuples
 from gelato.runs.folder import Run
-from gelato.selection.evidence import Imagined, SelectSettings
+from gelato.selection.evidence import ImaginedSteps, SelectSettings
 from gelato.selection.log import Log, scale_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.rollouts import Judge
-from gelato.training.population import encode_states
+from gelato.selection.temporal import Rows
+from gelato.training.population import encode_inputs
 from gelato.training.presets import choose_parts
 from gelato.uncertainty.build import Penalty
 from gelato.uncertainty.penalty import penalise
@@ -110,7 +111,7 @@ def make_judge(
     # The penalty searches neighbours in these rows; none of them is its own neighbour.
     rows = choose_evenly(train, points)
     known = train[rows]
-    states = encode_states(dynamics, jnp.asarray(scaling.states(np.asarray(known.states))))
+    states = encode_inputs(dynamics, jnp.asarray(scaling.states(np.asarray(known.states))))
     actions = scaling.action_space.encode(np.asarray(known.actions))
     embeddings = _embed(dynamics, states, actions)
     penalties = penalise(built, embeddings, jnp.arange(len(rows), dtype=jnp.int32))
@@ -131,7 +132,7 @@ def imagine_steps(
     count: int,
     *,
     key: PRNGKeyArray,
-) -> Imagined:
+) -> ImaginedSteps:
     """Let every policy imagine steps in its own model; `models` says which one that is.
 
     Branches start at logged states and first states of episodes.
@@ -139,41 +140,24 @@ def imagine_steps(
     episodes = max(1, count // _HORIZON)
     rows = jax.random.randint(key, (episodes,), 0, log.count)
     starts = jnp.concatenate([log.states[rows], log.initial_states[:episodes]])
-    found: dict[int, Imagined] = {}
+    found = []
     for model in sorted(set(models)):
         places = np.flatnonzero(np.array(models) == model)
         own = take(policies, places)
-        found[model] = _imagine(judges[model], own, starts, log, episodes, key)
+        found.append(_imagine_in(judges[model], own, starts, log, episodes, key))
     order = np.argsort(np.argsort(models, kind="stable"), kind="stable")
-    groups = [found[model] for model in sorted(found)]
-    fields = [
-        jnp.concatenate([getattr(group, name) for group in groups])[order]
-        for name in Imagined.__dataclass_fields__
-    ]
-    return Imagined(*fields)
-
-
-def _imagine(
-    judge: Judge,
-    policies: AbstractTarget,
-    starts: Float[Array, "k state"],
-    log: Log,
-    episodes: int,
-    key: PRNGKeyArray,
-) -> Imagined:
-    columns = _imagine_steps(judge, policies, starts, log, episodes, key)
-    return Imagined(*columns)
+    return jax.tree.map(lambda *columns: jnp.concatenate(columns)[order], *found)
 
 
 @eqx.filter_jit
-def _imagine_steps(
+def _imagine_in(
     judge: Judge,
     policies: AbstractTarget,
     starts: Float[Array, "k state"],
     log: Log,
     episodes: int,
     key: PRNGKeyArray,
-) -> tuple[Array, ...]:
+) -> ImaginedSteps:
     dynamics, space = judge.dynamics, log.space
     latents = jax.vmap(lambda state: dynamics.encode(jnp.asarray(judge.scaling.states(state))))(
         starts
@@ -185,10 +169,9 @@ def _imagine_steps(
         return jnp.asarray(judge.scaling.states.inverse(dynamics.decode(z, key=key)))
 
     def choose(policy: AbstractTarget, observation: Array) -> Array:
-        chosen = policy.choose(observation, key=key)
-        return chosen if isinstance(space, Discrete) else scale_actions(space, chosen)
+        return scale_actions(space, policy.choose(observation, key=key))
 
-    def of_policy(policy: AbstractTarget) -> tuple[Array, ...]:
+    def of_policy(policy: AbstractTarget) -> tuple[ImaginedSteps, Array]:
         def act(z: Array, *, key: PRNGKeyArray) -> tuple[Array, Array]:
             return policy.act(decode(z), space, key=key), jnp.zeros(())
 
@@ -198,25 +181,23 @@ def _imagine_steps(
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), steps)
         before, after = jax.vmap(decode)(flat.latent), jax.vmap(decode)(flat.next_latent)
         branches = jnp.tile(jnp.arange(episodes), _HORIZON)
-        return (
-            log.standardise(before),
-            flat.action if isinstance(space, Discrete) else scale_actions(space, flat.action),
-            flat.reward,
-            log.standardise(after),
-            1.0 - flat.terminated,
-            branches % len(first),
-            jax.vmap(lambda observation: choose(policy, observation))(after),
-            log.standardise(first),
-            jax.vmap(lambda observation: choose(policy, observation))(first),
-            flat.embedding,
+        choose_in = jax.vmap(lambda observation: choose(policy, observation))
+        rows = Rows(
+            states=log.standardise(before),
+            actions=scale_actions(space, flat.action),
+            rewards=flat.reward[:, None],
+            next_states=log.standardise(after),
+            continues=1.0 - flat.terminated,
+            episodes=branches % len(first),
+            next_choices=choose_in(after),
         )
+        return ImaginedSteps(rows, log.standardise(first), choose_in(first)), flat.embedding
 
-    columns = list(eqx.filter_vmap(of_policy)(policies))
-    embeddings = columns.pop()
+    found, embeddings = eqx.filter_vmap(of_policy)(policies)
     shape = embeddings.shape[:2]
-    U = penalise(judge.penalty, embeddings.reshape(-1, embeddings.shape[-1])).reshape(shape)
-    columns[2] = jnp.stack([columns[2], U], axis=-1)
-    return tuple(columns)
+    U = penalise(judge.penalty, embeddings.reshape(-1, embeddings.shape[-1])).reshape(*shape, 1)
+    rewards = jnp.concatenate([found.rows.rewards, U], axis=-1)
+    return eqx.tree_at(lambda steps: steps.rows.rewards, found, rewards)
 
 
 def _read_fit(run: Path, dataset: Dataset) -> tuple[AbstractFit, AbstractFitted | None, Split]:
@@ -234,7 +215,7 @@ def _read_fit(run: Path, dataset: Dataset) -> tuple[AbstractFit, AbstractFitted 
         return LatentFit(fitted.config), FittedLatent(fitted), fitted.split
     ensemble = Run(run / "ensemble")
     if (ensemble.folder / "run.json").exists():
-        config = EnsembleConfig(**_to_tuples(ensemble.description["config"]))
+        config = EnsembleConfig(**restore_tuples(ensemble.description["config"]))
         split = split_dataset(dataset)
         seeds = tuple(described["seeds"])
         return EnsembleFit(config), EnsembleFit(config).fit(split, ensemble.folder, seeds), split
@@ -268,13 +249,6 @@ def _choose_penalty(name: str | None, fit: AbstractFit) -> str:
             return _DEFAULT_PENALTIES[fit.space]
         return name
     return _DEFAULT_PENALTIES[fit.space]
-
-
-def _to_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert JSON's lists to tuples."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
-    }
 
 
 def own_model_of(models: Models, kind: str | None, seed: int) -> int | None:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.agents.networks import box_of
 from gelato.data.spaces import ActionSpace, Discrete
-from gelato.model.networks import ACTIVATIONS
+from gelato.model.networks import MLP, Linear
 from gelato.policy.policy import DeployedPolicy, Stage
 
 Observation = Float[Array, " state"]
@@ -48,30 +48,25 @@ class AbstractTarget(eqx.Module):
         return chosen
 
 
-class Network(eqx.Module):
-    """A stage of a deployed policy: `x ↦ W_L a(… a(W_1 x)) + S x`, first `outputs` values."""
-
-    layers: tuple[tuple[Array, Array], ...]
-    shortcut: Array | None
-    activation: str = eqx.field(static=True)
-    outputs: int = eqx.field(static=True)
-
-    @staticmethod
-    def of(stage: Stage) -> "Network":
-        """Copy a stage."""
-        layers = tuple((jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in stage.layers)
-        shortcut = None if stage.shortcut is None else jnp.asarray(stage.shortcut)
-        return Network(layers, shortcut, stage.activation, stage.outputs)
-
-    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
-        hidden = x
-        for weight, bias in self.layers[:-1]:
-            hidden = ACTIVATIONS[self.activation](hidden @ weight.T + bias)
-        weight, bias = self.layers[-1]
-        out = hidden @ weight.T + bias
-        if self.shortcut is not None:
-            out = out + x @ self.shortcut.T
-        return out[: self.outputs]
+def _load_network(stage: Stage) -> MLP:
+    """Return a stage of a deployed policy as a network in JAX, without the outputs it ignores."""
+    *hidden, (last, last_bias) = stage.layers
+    layers = [Linear(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in hidden]
+    kept = slice(stage.outputs)
+    layers.append(Linear(jnp.asarray(last[kept]), jnp.asarray(last_bias[kept])))
+    sizes = [weight.shape[1] for weight, _ in stage.layers]
+    shortcut = None
+    if stage.shortcut is not None:
+        shortcut = Linear(jnp.asarray(stage.shortcut[kept]), None)
+    shapes = eqx.filter_eval_shape(
+        MLP, sizes[0], stage.outputs, sizes[1:], stage.activation, key=jax.random.key(0)
+    )
+    return eqx.tree_at(
+        lambda network: (network.layers, network.shortcut),
+        shapes,
+        (tuple(layers), shortcut),
+        is_leaf=lambda leaf: leaf is None,
+    )
 
 
 class NetworkPolicy(AbstractTarget):
@@ -79,13 +74,13 @@ class NetworkPolicy(AbstractTarget):
 
     mean: Float[Array, "*batch state"]
     scale: Float[Array, "*batch state"]
-    stages: tuple[Network, ...]
+    stages: tuple[MLP, ...]
     space: ActionSpace = eqx.field(static=True)
 
     @staticmethod
     def of(policy: DeployedPolicy) -> "NetworkPolicy":
         """Copy a deployed policy."""
-        stages = tuple(Network.of(stage) for stage in policy.stages)
+        stages = tuple(_load_network(stage) for stage in policy.stages)
         return NetworkPolicy(
             jnp.asarray(policy.mean), jnp.asarray(policy.scale), stages, policy.space
         )

@@ -57,10 +57,6 @@ class Rollouts(eqx.Module):
         steps = np.sum(self.steps * weights, axis=(0, 2))
         return np.sum(self.outside * weights, axis=(0, 2)) / np.maximum(steps, 1)
 
-    def model_returns(self, policy: int) -> Float[np.ndarray, " others"]:
-        """The mean return of a policy in each model that it was not trained in."""
-        return self.returns[~self.own[:, policy], policy].mean(axis=-1)
-
 
 class _Carry(eqx.Module):
     """Where rollouts are `[policies, episodes]`, and their sums so far."""
@@ -120,7 +116,7 @@ def _roll_out_in(
     carry, done = begin_rollouts(judge, starts, count), 0
     while done < config.steps:
         steps = min(length, config.steps - done)
-        carry = _continue(judge, policies, carry, config, steps, key)
+        carry = continue_rollouts(judge, policies, carry, config, steps, key=key)
         done += steps
         advance(steps)
     return np.asarray(carry.sums)
@@ -141,6 +137,7 @@ def begin_rollouts(judge: Judge, starts: Float[Array, "episodes state"], policie
     )
 
 
+@eqx.filter_jit
 def continue_rollouts(
     judge: Judge,
     policies: AbstractTarget,
@@ -190,15 +187,3 @@ def continue_rollouts(
         return _Carry(latent, known, alive, carry.sums + added, carry.step + 1), None
 
     return jax.lax.scan(step, carry, length=steps)[0]
-
-
-@eqx.filter_jit
-def _continue(
-    judge: Judge,
-    policies: AbstractTarget,
-    carry: _Carry,
-    config: RolloutConfig,
-    steps: int,
-    key: PRNGKeyArray,
-) -> _Carry:
-    return continue_rollouts(judge, policies, carry, config, steps, key=key)

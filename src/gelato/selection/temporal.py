@@ -57,7 +57,7 @@ class Rows(eqx.Module):
     """Steps to learn from; all policies share them, or the first axis is the policy.
 
     `states` and `next_states` are what critics see. Actions are scaled. `next_choices` are actions
-    in the next states, or probabilities of all discrete actions.
+    in the next states, or probabilities of all discrete actions; policies do not share them.
     """
 
     states: Float[Array, "*policies n state"]
@@ -66,11 +66,10 @@ class Rows(eqx.Module):
     next_states: Float[Array, "*policies n state"]
     continues: Float[Array, "*policies n"]
     episodes: Int[Array, "*policies n"]
-    next_choices: Float[Array, "policies n action"]
-    count: Int[Array, ""]
+    next_choices: Float[Array, "*policies n action"]
 
-    def take(self, chosen: Int[Array, " size"]) -> "Batch":
-        """Return the chosen rows for every policy."""
+    def take(self, chosen: Int[Array, " size"]) -> "Rows":
+        """Return the chosen rows, with every policy's own copy."""
         policies, shared = self.next_choices.shape[0], self.rewards.ndim == 2
 
         def gather(column: Array) -> Array:
@@ -79,7 +78,7 @@ class Rows(eqx.Module):
             found = column[chosen]
             return jnp.broadcast_to(found, (policies, *found.shape))
 
-        return Batch(
+        return Rows(
             gather(self.states),
             gather(self.actions),
             gather(self.rewards),
@@ -88,18 +87,6 @@ class Rows(eqx.Module):
             gather(self.episodes),
             self.next_choices[:, chosen],
         )
-
-
-class Batch(eqx.Module):
-    """Some rows, for every policy."""
-
-    states: Float[Array, "*policies size state"]
-    actions: Float[Array, "*policies size action"]
-    rewards: Float[Array, "*policies size heads"]
-    next_states: Float[Array, "*policies size state"]
-    continues: Float[Array, "*policies size"]
-    episodes: Int[Array, "*policies size"]
-    next_choices: Float[Array, "*policies size action"]
 
 
 class HeadedCritic(eqx.Module):
@@ -146,9 +133,10 @@ class CriticState(eqx.Module):
 
 
 class Problem(eqx.Module):
-    """Everything that critics are trained with."""
+    """Everything that critics are trained with; only the first `count` rows are steps."""
 
     rows: Rows
+    count: Int[Array, ""]
     units: Units
     weights: Float[Array, "members episodes"]
     discount: Float[Array, ""]
@@ -167,6 +155,7 @@ class Critics:
 
 def make_problem(
     rows: Rows,
+    count: Int[Array, ""],
     episodes: int,
     members: int,
     discount: float,
@@ -178,7 +167,7 @@ def make_problem(
     weight_key, draw_key = jax.random.split(key)
     counts = jax.random.poisson(weight_key, 1.0, (members, episodes)).astype(jnp.float32)
     weights = counts / jnp.maximum(jnp.mean(counts, axis=1, keepdims=True), 1e-6)
-    valid = (jnp.arange(rows.rewards.shape[-2]) < rows.count).astype(jnp.float32)
+    valid = (jnp.arange(rows.rewards.shape[-2]) < count).astype(jnp.float32)
     share = valid / jnp.sum(valid)
     mean = jnp.sum(rows.rewards * share[:, None], axis=-2)
     deviation = jnp.sqrt(
@@ -193,7 +182,7 @@ def make_problem(
     units = Units(
         jnp.broadcast_to(offset, (policies, heads)), jnp.broadcast_to(unit, (policies, heads))
     )
-    return Problem(rows, units, weights, jnp.asarray(discount, jnp.float32), draw_key, space)
+    return Problem(rows, count, units, weights, jnp.asarray(discount, jnp.float32), draw_key, space)
 
 
 @eqx.filter_jit
@@ -227,9 +216,9 @@ def update_critics(
     def update(arrays: Any, _: None) -> tuple[Any, None]:
         state: CriticState = eqx.combine(arrays, static)
         key = jax.random.fold_in(jax.random.fold_in(problem.key, 2), state.step)
-        chosen = jax.random.randint(key, (config.batch_size,), 0, problem.rows.count)
+        chosen = jax.random.randint(key, (config.batch_size,), 0, problem.count)
 
-        def of_policy(units: Units, batch: Batch, *of_members: Any) -> Any:
+        def of_policy(units: Units, batch: Rows, *of_members: Any) -> Any:
             def of_member(weights: Array, *member: Any) -> Any:
                 return _update_one(problem, config, units, batch, weights, *member)
 
@@ -253,7 +242,7 @@ def _update_one(
     problem: Problem,
     config: TemporalConfig,
     units: Units,
-    batch: Batch,
+    batch: Rows,
     weights: Float[Array, " episodes"],
     critic: HeadedCritic,
     target: HeadedCritic,
@@ -294,6 +283,7 @@ def value_choices(
     return jax.vmap(one)(states, choices)
 
 
+@eqx.filter_jit
 def value_initial(
     problem: Problem,
     state: CriticState,
@@ -316,9 +306,6 @@ def value_initial(
     return eqx.filter_vmap(of_policy)(problem.units, states, choices, state.critics)
 
 
-_measure = eqx.filter_jit(value_initial)
-
-
 @compile_training
 def _train_block(
     problem: Problem, state: CriticState, *, config: TemporalConfig, updates: int
@@ -339,7 +326,7 @@ def train_critics(
         while done < config.updates:
             updates = min(length, config.updates - done)
             state = _train_block(problem, state, config=config, updates=updates)
-            history.append(np.asarray(_measure(problem, state, *initial)))
+            history.append(np.asarray(value_initial(problem, state, *initial)))
             done += updates
             advance(updates)
     return Critics(state, problem, history)

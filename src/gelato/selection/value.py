@@ -19,7 +19,7 @@ from jaxtyping import Float
 from gelato.selection.estimate import AbstractEstimator, Estimate, bound_draw, bound_next
 from gelato.selection.evidence import Evidence
 from gelato.selection.rollouts import Rollouts
-from gelato.selection.temporal import Rows, find_problem, make_problem, train_critics
+from gelato.selection.temporal import find_problem, make_problem, train_critics
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,10 @@ def learn_values(evidence: Evidence) -> HeadValues:
     """Learn both heads for every policy from steps in the model it was trained in."""
     imagined, settings = evidence.imagined, evidence.settings
     assert imagined is not None
-    rows = Rows(
-        states=imagined.states,
-        actions=imagined.actions,
-        rewards=imagined.rewards,
-        next_states=imagined.next_states,
-        continues=imagined.continues,
-        episodes=imagined.episodes,
-        next_choices=imagined.next_choices,
-        count=jnp.asarray(imagined.rewards.shape[1], jnp.int32),
-    )
-    episodes = int(imagined.initial.shape[1])
     problem = make_problem(
-        rows,
-        episodes,
+        imagined.rows,
+        jnp.asarray(imagined.rows.rewards.shape[1], jnp.int32),
+        imagined.initial.shape[1],
         settings.critics.members,
         settings.discount,
         evidence.log.space,
@@ -73,7 +63,7 @@ def learn_values(evidence: Evidence) -> HeadValues:
     )
     initial = imagined.initial, imagined.initial_choices, problem.weights
     critics = train_critics(problem, settings.critics, "values of rewards and penalties", initial)
-    low, high = evidence.bound_values(np.asarray(imagined.rewards).reshape(-1, 2))
+    low, high = evidence.bound_values(np.asarray(imagined.rows.rewards).reshape(-1, 2))
     last = critics.history[-1]
     return HeadValues(last[..., 0], last[..., 1], find_problem(critics.history, low, high))
 

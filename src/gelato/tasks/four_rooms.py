@@ -1,11 +1,10 @@
 """The paper's grid world: 15×15 cells in four rooms, each with an obstacle in the middle.
 
 An action is a direction. The agent moves 1, 2 or 3 cells, drawn uniformly, and stops at walls and
-obstacles. The observation is the cell's position scaled to `[-1, 1]²`. `compute_walking_distances`
-returns the walking distances between cells, which are the ground truth for the learned geometry.
+obstacles. The observation is the cell's position scaled to `[-1, 1]²`.
 """
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -49,32 +48,15 @@ def list_free_cells() -> Int[np.ndarray, "cells 2"]:
     return np.argwhere(FREE)
 
 
+STATE_NAMES = ("x position", "y position")
+
+
 def encode_position(cells: Int[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 2"]:
     """Return the observations `(x, y)` of cells, scaled to `[-1, 1]`; `y` points upwards."""
     half = (SIZE - 1) / 2
     return (np.stack([cells[..., 1] - half, half - cells[..., 0]], axis=-1) / half).astype(
         np.float32
     )
-
-
-@cache
-def compute_walking_distances() -> Float[np.ndarray, "cells cells"]:
-    """Return the walking distances between all free cells, in the order of `list_free_cells`."""
-    # Import on use, because worker processes import this module and do not need SciPy.
-    from scipy.sparse.csgraph import shortest_path
-
-    cells = list_free_cells()
-    neighbours = np.abs(cells[:, None] - cells[None]).sum(-1) == 1
-    return shortest_path(neighbours, unweighted=True)
-
-
-def compute_walking_distance(a: Cell, b: Cell) -> int:
-    """Return the number of single-cell steps on the shortest walk from `a` to `b`."""
-    index = {tuple(cell): i for i, cell in enumerate(list_free_cells().tolist())}
-    for cell in (a, b):
-        if tuple(cell) not in index:
-            raise ValueError(f"cell {tuple(cell)} is not a free cell of Four Rooms")
-    return int(compute_walking_distances()[index[tuple(a)], index[tuple(b)]])
 
 
 class FourRooms(gymnasium.Env[np.ndarray, int | np.int64]):
@@ -224,6 +206,7 @@ FOUR_ROOMS = register_task(
         ("gelato/FourRooms-v0",),
         entry_point="gelato.tasks.four_rooms:FourRooms",
         steps=100,
+        state_names=STATE_NAMES,
         make_simulator=FourRoomsSimulator,
         presets={
             "default": {
@@ -252,6 +235,7 @@ FOUR_ROOMS_GOAL = register_task(
         entry_point="gelato.tasks.four_rooms:FourRooms",
         options={"goal": GOAL, "continue_at_goal": True, "starts": (5, 0, 6, 1), "longest_move": 1},
         steps=60,
+        state_names=STATE_NAMES,
         make_simulator=partial(FourRoomsSimulator, longest_move=1),
         presets={
             "default": {

@@ -87,10 +87,11 @@ def _make_task(
     environment: str,
     returns: tuple[float, float],
     rule: Rule,
-    state_size: int,
+    joints: tuple[str, ...],
     **others: Any,
 ) -> Task:
     clips_velocities = name != "halfcheetah"
+    state_names = _name_states(joints)
     return Task(
         name,
         (f"{environment}-v5",),
@@ -99,7 +100,8 @@ def _make_task(
         steps=1000,
         reference_returns=returns,
         termination=rule,
-        state_size=state_size,
+        state_size=len(state_names),
+        state_names=state_names,
         make_simulator=partial(
             MujocoSimulator, f"{environment}-v5", clips_velocities=clips_velocities
         ),
@@ -112,6 +114,24 @@ def _make_task(
     )
 
 
+def _name_states(joints: tuple[str, ...]) -> tuple[str, ...]:
+    """Name the values of an observation: positions without x, then velocities."""
+    angles = [f"{part} angle (rad)" for part in ("torso", *joints)]
+    turning = [f"{part} turning (rad/s)" for part in ("torso", *joints)]
+    return ("height (m)", *angles, "forward speed (m/s)", "upward speed (m/s)", *turning)
+
+
+_LEG = ("thigh", "shin", "foot")
+_WALKER_JOINTS = ("right thigh", "right leg", "right foot", "left thigh", "left leg", "left foot")
+_CHEETAH_JOINTS = (
+    "back thigh",
+    "back shin",
+    "back foot",
+    "front thigh",
+    "front shin",
+    "front foot",
+)
+
 # A hopper falls a few hundred steps after a mistake, so its discount must be closer to 1. Learning
 # with this discount takes more updates than the preset `small` has.
 _HOPPER_PRESETS = {"default": {"sac": {"discount": 0.995}}}
@@ -123,11 +143,11 @@ LOCOMOTION_TASKS = (
         "Hopper",
         (-20.272305, 3234.3),
         has_hopper_fallen,
-        11,
+        ("thigh", "leg", "foot"),
         presets=_HOPPER_PRESETS,
     ),
-    _make_task("walker2d", "Walker2d", (1.629008, 4592.3), has_walker2d_fallen, 17),
-    _make_task("halfcheetah", "HalfCheetah", (-280.178953, 12135.0), never_ends, 17),
+    _make_task("walker2d", "Walker2d", (1.629008, 4592.3), has_walker2d_fallen, _WALKER_JOINTS),
+    _make_task("halfcheetah", "HalfCheetah", (-280.178953, 12135.0), never_ends, _CHEETAH_JOINTS),
 )
 
 for _task in LOCOMOTION_TASKS:

@@ -66,6 +66,8 @@ class Task:
     """Whether an unnormalised next state ends the episode; None: the model learns it."""
     state_size: int | None = None
     """Number of values in the states that `termination` reads."""
+    state_names: tuple[str, ...] = ()
+    """Names of the values in a state, with units, for figures."""
     make_simulator: Callable[[], AbstractSimulator] | None = None
     """Function that makes a simulator whose state can be set."""
     simulator_can_be_copied: bool = False
@@ -174,6 +176,14 @@ def find_termination_rule(environment: str | None, state_size: int) -> Rule | No
     """Return the termination rule for next states of this size, or None if none is known."""
     task = find_task(environment)
     return task.termination if task is not None and task.state_size == state_size else None
+
+
+def name_states(environment: str | None, size: int) -> list[str]:
+    """Return the names of the values in a state: those of its task, or `state[0]` and so on."""
+    task = find_task(environment)
+    if task is not None and len(task.state_names) == size:
+        return list(task.state_names)
+    return [f"state[{index}]" for index in range(size)]
 
 
 def change_settings(config: Config, task: Task, preset: str, part: str) -> Config:

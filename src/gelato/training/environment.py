@@ -14,7 +14,7 @@ from gelato.mdp.pessimistic import ImaginedMDP, PessimisticMDP
 from gelato.mdp.vector_env import PessimisticVectorEnv
 from gelato.model.training import FittedModel, load_model
 from gelato.training.method import check_penalty_weight
-from gelato.training.population import encode_states
+from gelato.training.population import encode_inputs
 from gelato.uncertainty.build import NEIGHBOURS, Penalty
 
 _POINTS = 100_000
@@ -53,7 +53,7 @@ def pessimistic_env(
     train, _ = fitted.parts
     rows = choose_evenly(train, points)
     states = jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows])))
-    starts = encode_states(dynamics, states)
+    starts = encode_inputs(dynamics, states)
     weight = jnp.asarray(penalty_weight, jnp.float32)
     mdp = PessimisticMDP(ImaginedMDP(dynamics, starts, horizon), calibrated, weight)
     if num_envs is None:

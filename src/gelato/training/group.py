@@ -14,10 +14,10 @@ from gelato.policy.deploy import deploy_all
 from gelato.policy.evaluate import Evaluator
 from gelato.policy.policy import DeployedPolicy, load_policies, pack_policies
 from gelato.runs.folder import Run, open_run
-from gelato.runs.loggers import Logger
 from gelato.runs.loop import Metrics, finish, run_blocks
 from gelato.runs.records import Record
 from gelato.tasks.task import normalise_score
+from gelato.training.live import LivePolicies
 from gelato.training.method import Group, Method
 from gelato.training.plan import Plan
 from gelato.training.population import build_population
@@ -30,9 +30,7 @@ from gelato.training.program import (
 from gelato.uncertainty.build import name_penalty
 
 
-def train_group(
-    plan: Plan, group: Group, run: Path, evaluate: Evaluator | None, logger: Logger | None
-) -> list[Record]:
+def train_group(plan: Plan, group: Group, run: Path, evaluate: Evaluator | None) -> list[Record]:
     """Train a group in its folder, or read the records of one that is finished."""
     path = run / "policies" / group.name
     names = [method.name for method in group.methods]
@@ -59,8 +57,7 @@ def train_group(
             length=group.agent.block,
             title=f"training {', '.join(names)}",
             after=training.measure,
-            status=_summarise,
-            mirror=logger,
+            display=LivePolicies(training.labels),
         )
         records = training.make_records()
 
@@ -234,14 +231,3 @@ def _is_due(step: int, length: int, total: int, evaluations: int) -> bool:
     """Return whether a block that ends at this step reaches the next evaluation."""
     before = (step - 1) // length * length
     return step * evaluations // total > before * evaluations // total
-
-
-def _summarise(metrics: Metrics) -> str:
-    shown = []
-    for name in ("loss", "value", "penalty"):
-        if name in metrics:
-            shown.append(f"{name} {np.mean(metrics[name]):.3g}")
-    returns = metrics["return"]
-    if np.isfinite(returns).any():
-        shown.append(f"return {np.nanmean(returns):.0f}")
-    return ", ".join(shown)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
 from gelato.agents.agent import AbstractAgent
+from gelato.dynamics.ensemble import EnsembleFit
 from gelato.dynamics.fit import AbstractFit
 from gelato.errors import InputError
 from gelato.uncertainty.build import Penalty, name_penalty
@@ -52,6 +53,11 @@ class Method:
                 f"method {self.name}: without a fit there are no imagined steps; give a fit, or "
                 "an agent that learns from logged data with real_fraction=1"
             )
+        if self.agent.needs_ensemble and not isinstance(self.fit, EnsembleFit):
+            raise InputError(
+                f"method {self.name}: {type(self.agent).__name__} compares the networks of an "
+                "ensemble; give fit=EnsembleFit()"
+            )
         self._check_penalty()
 
     def _check_penalty(self) -> None:
@@ -85,7 +91,8 @@ class Method:
     @property
     def penalises(self) -> bool:
         """Whether imagined steps are penalised."""
-        return not (isinstance(self.penalty, str) and self.penalty == "none")
+        named_none = isinstance(self.penalty, str) and self.penalty == "none"
+        return self.agent.penalises or not named_none
 
     def describe(self) -> dict[str, object]:
         """Return everything that decides the result, as plain values for `run.json`."""

@@ -44,6 +44,11 @@ class Plan:
         return list(dict.fromkeys(group.fit for group in self.groups if group.fit is not None))
 
     @cached_property
+    def _known_fits(self) -> dict[AbstractFit, AbstractFitted]:
+        """What was fitted so far."""
+        return {}
+
+    @cached_property
     def splits(self) -> dict[float, Split]:
         """The split of the data for every fraction that a fit asks for."""
         fractions = {0.1} if None in (group.fit for group in self.groups) else set()
@@ -59,12 +64,17 @@ class Plan:
         return None if self.fitted is None else fit.use_model(self.fitted)
 
     def fit(self, fit: AbstractFit | None, run: Path) -> AbstractFitted | None:
-        """Fit every seed in the run folder, read an existing fit, or use the given model."""
+        """Fit every seed in the run folder, read an existing fit, or use the given model.
+
+        Groups with equal fits share what was fitted.
+        """
         if fit is None:
             return None
-        given = self.find_given_model(fit)
-        if given is not None:
-            return given
+        if fit not in self._known_fits:
+            self._known_fits[fit] = self.find_given_model(fit) or self._fit_in_folder(fit, run)
+        return self._known_fits[fit]
+
+    def _fit_in_folder(self, fit: AbstractFit, run: Path) -> AbstractFitted:
         # The first fit of a kind gets the plain name, a second one a number.
         same = [other for other in self.fits if other.folder == fit.folder]
         number = same.index(fit) + 1
@@ -108,6 +118,7 @@ def make_plan(
     fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
     plan = Plan(dataset, chosen, numbers, settings or parts.settings, environment, fitted)
     for group in plan.groups:
+        group.agent.check(transitions.action_space)
         split = plan.split_for(group.fit)
         if group.fit is not None and plan.find_given_model(group.fit) is None:
             group.fit.check(split)

@@ -1,17 +1,16 @@
 """The policies of a finished training: read from its run folder, and evaluated again."""
 
-import math
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gelato.errors import InputError
 from gelato.policy.evaluate import find_environment, open_evaluator
 from gelato.policy.policy import DeployedPolicy, load_policies
 from gelato.progress import note, progress
 from gelato.runs.folder import Run
-from gelato.runs.records import Record, read_records
+from gelato.runs.records import Record
 from gelato.tasks.task import normalise_score
 from gelato.training.method import find_family
 
@@ -44,49 +43,49 @@ def trained_policies(
     """
     folder = find_training(run)
     description = Run(folder).description
-    data, found = description["data"], []
-    recorded = data["environment"]
-    if environment is None and recorded is not None and ":" in recorded:
-        note(
-            f"{run}: names the environment {recorded}, whose module would be imported; it is "
-            f"ignored. If you trust it, pass --environment {recorded}"
-        )
-        recorded = None
+    reference = description["data"]["reference"]
+    where = environment or _find_recorded_environment(run, description)
+
+    def is_wanted(name: str, number: int) -> bool:
+        return method in (None, name, find_family(name)) and seed in (None, number)
+
+    found = []
     for group in _find_groups(folder):
-        inner = Run(group).description
-        labels = []
-        for name in inner["methods"]:
-            labels += [(name, number) for number in inner["seeds"]]
-        chosen = []
-        for name, number in labels:
-            named = method in (None, name, find_family(name))
-            chosen.append(named and seed in (None, number))
-        if not any(chosen):
+        described = group.description
+        labels = list(product(described["methods"], described["seeds"]))
+        if not any(is_wanted(*label) for label in labels):
             continue
-        if which == "best" and Run(group).has("last") and not Run(group).has("best"):
+        if which == "best" and group.has("last") and not group.has("best"):
             raise InputError(
                 f"{run}: has no best policies, because no environment measured their returns; "
                 "use the last ones"
             )
-        policies = load_policies(Run(group).check(f"{which}.npz"))
-        for policy, (name, number), wanted in zip(policies, labels, chosen, strict=True):
-            if wanted:
-                where = environment or recorded
-                found.append(TrainedPolicy(policy, name, number, data["reference"], where))
+        policies = load_policies(group.check(f"{which}.npz"))
+        for policy, label in zip(policies, labels, strict=True):
+            if is_wanted(*label):
+                found.append(TrainedPolicy(policy, *label, reference, where))
     names = [each["name"] for each in description["methods"]]
     if not found:
-        seeds = ", ".join(map(str, description["seeds"]))
-        asked = [
-            f"{key} {value}"
-            for key, value in (("method", method), ("seed", seed))
-            if value is not None
-        ]
+        asked = [] if method is None else [f"method {method}"]
+        asked += [] if seed is None else [f"seed {seed}"]
         of = f" of {' and '.join(asked)}" if asked else ""
         raise InputError(
             f"{run}: has no finished policy{of}; its methods are {', '.join(names)}, "
-            f"its seeds {seeds}"
+            f"its seeds {', '.join(map(str, description['seeds']))}"
         )
     return sorted(found, key=lambda trained: (names.index(trained.method), trained.seed))
+
+
+def _find_recorded_environment(run: Path | str, description: dict[str, Any]) -> str | None:
+    """Return the environment that recorded the data, unless its name would import a module."""
+    recorded: str | None = description["data"]["environment"]
+    if recorded is not None and ":" in recorded:
+        note(
+            f"{run}: names the environment {recorded}, whose module would be imported; it is "
+            f"ignored. If you trust it, pass --environment {recorded}"
+        )
+        return None
+    return recorded
 
 
 def find_training(run: Path | str) -> Path:
@@ -104,26 +103,11 @@ def find_training(run: Path | str) -> Path:
     return folder
 
 
-def _find_groups(folder: Path) -> list[Path]:
-    """Return the folders that hold policies; version 0.1 kept them directly in the run."""
+def _find_groups(folder: Path) -> list[Run]:
+    """Return the runs that hold policies; version 0.1 kept them directly in the run."""
     described = [*folder.glob("policies/*/run.json"), *folder.glob("*/run.json")]
-    groups = sorted(path.parent for path in described)
-    return [group for group in groups if Run(group).description["kind"] == "agents"]
-
-
-def most_valued(run: Path | str) -> list[TrainedPolicy]:
-    """Return, for every method, the policy with the largest value in its own pessimistic MDP. This
-    needs no environment.
-    """
-    records = read_records(Run(Path(run)).results)
-    values = {(record["method"], record["seed"]): record["initial_value"] for record in records}
-
-    def value(trained: TrainedPolicy) -> float:
-        known = values[trained.method, trained.seed]
-        return -math.inf if known is None else float(known)
-
-    by_method = groupby(trained_policies(run), key=lambda trained: trained.method)
-    return [max(own, key=value) for _, own in by_method]
+    runs = [Run(path.parent) for path in sorted(described)]
+    return [run for run in runs if run.description["kind"] == "agents"]
 
 
 def evaluate_run(

@@ -31,13 +31,13 @@ ROLLOUTS, HORIZON = 200, 100
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class JudgedRollouts:
     """Penalties of imagined steps, and which steps happened before the episode ended."""
 
     penalty: Float[np.ndarray, "steps n"]
     happened: Bool[np.ndarray, "steps n"]
 
-    def trusted_share(self, limit: float, first: int, last: int) -> float | None:
+    def measure_trusted_share(self, limit: float, first: int, last: int) -> float | None:
         """Return the share of steps `first` to `last`, counted from 1, within the limit."""
         steps = slice(first - 1, last)
         happened = self.happened[steps]
@@ -45,7 +45,7 @@ class Rollouts:
             return None
         return float((self.penalty[steps] <= limit)[happened].mean())
 
-    def steps_inside(self, limit: float) -> Float[np.ndarray, " n"]:
+    def count_steps_inside(self, limit: float) -> Float[np.ndarray, " n"]:
         """Return how many steps each rollout takes before its first step outside of the data."""
         inside = np.cumprod((self.penalty <= limit) & self.happened, axis=0)
         return inside.sum(axis=0).astype(float)
@@ -123,9 +123,9 @@ def judge_policy(
         "auroc_uniform": auroc(penalties, label),
         "rollouts": len(starts),
         "horizon": horizon,
-        "imagined_trusted_first_10": found.trusted_share(limit, 1, min(10, horizon)),
-        "imagined_trusted": found.trusted_share(limit, 1, horizon),
-        "steps_inside": float(np.median(found.steps_inside(limit))),
+        "imagined_trusted_first_10": found.measure_trusted_share(limit, 1, min(10, horizon)),
+        "imagined_trusted": found.measure_trusted_share(limit, 1, horizon),
+        "steps_inside": float(np.median(found.count_steps_inside(limit))),
         "error_bound": float(np.median(at_policy.error_bound)),
         "coverage": trust.bounds.coverage,
         "false_alarm_rate": trust.false_alarm_rate,
@@ -134,7 +134,7 @@ def judge_policy(
 
 def imagine(
     trust: Trust, policy: DeployedPolicy, starts: Float[np.ndarray, "n state"], horizon: int
-) -> Rollouts:
+) -> JudgedRollouts:
     """Roll a policy out in the model and penalise every step."""
     fitted, seed = trust.fitted, trust.seed
     dynamics = make_latent_dynamics(fitted, fitted.seeds.index(seed), state_noise=0.0)
@@ -149,7 +149,7 @@ def imagine(
         penalties.append(np.asarray(trust.penalise(e)))
         happened.append(alive)
         alive = alive & ~np.asarray(ended)
-    return Rollouts(np.array(penalties), np.array(happened))
+    return JudgedRollouts(np.array(penalties), np.array(happened))
 
 
 def _act(policy: DeployedPolicy, states: Float[np.ndarray, "n state"]) -> np.ndarray:

@@ -43,18 +43,18 @@ def build_population(
     every = split.dataset.transitions
     # A terminal row needs no successor, because its target has no future value.
     transitions = every[np.asarray(every.has_successor | every.terminated)]
-    batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    batch = normalise_batch(transitions, scaling)
     rewards = jnp.asarray(transitions.rewards, jnp.float32)
     firsts = np.array([rows.start for rows in every.episode_slices])[:_INITIAL]
     first_states = jnp.asarray(scaling.states(np.asarray(every.states[firsts])))
     chosen = np.random.default_rng(0).permutation(len(transitions))[:_STARTS]
     logged, starts, initial = [], [], []
     for dynamics in [None] * len(seeds) if fitted is None else fitted.dynamics:
-        z = encode_states(dynamics, batch.states)
-        after = encode_states(dynamics, batch.next_states)
+        z = encode_inputs(dynamics, batch.states)
+        after = encode_inputs(dynamics, batch.next_states)
         logged.append(pack(Experience(z, batch.actions, rewards, after, batch.terminated)))
         starts.append(z[chosen])
-        initial.append(encode_states(dynamics, first_states))
+        initial.append(encode_inputs(dynamics, first_states))
     weights = np.array([method.penalty_weight for method in methods], np.float32)
     distinct, penalty_of = list_distinct_penalties(methods)
     penalties = _build_penalties(fitted, distinct, len(seeds), settings)
@@ -134,7 +134,7 @@ def _store_scales(
     return tuple(found)
 
 
-def encode_states(
+def encode_inputs(
     dynamics: AbstractDynamics | None, states: Float[Array, "n state"]
 ) -> Float[Array, "n latent"]:
     """Encode normalised states as inputs of the policy."""

@@ -4,17 +4,21 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 from gelato.agents.agent import AbstractAgent
 from gelato.agents.cloning import Cloning
+from gelato.agents.iql import IQL
+from gelato.agents.mobile import MOBILE
 from gelato.agents.ppo import PPO
+from gelato.agents.rebrac import ReBRAC
 from gelato.agents.sac import SAC
 from gelato.data.transitions import Dataset
-from gelato.dynamics.ensemble import EnsembleConfig, EnsembleFit
+from gelato.dynamics.ensemble import EnsembleFit
 from gelato.dynamics.fit import AbstractFit, PenaltySettings
 from gelato.dynamics.latent import LatentFit
+from gelato.dynamics.state import EnsembleConfig
 from gelato.errors import InputError, require_positive
 from gelato.model.config import ModelConfig, preset
 from gelato.tasks.task import Config, Settings, Task, change_settings, find_task
@@ -79,6 +83,9 @@ class Parts:
     ensemble: EnsembleFit
     sac: SAC
     cloning: Cloning
+    iql: IQL
+    rebrac: ReBRAC
+    mobile: MOBILE
     ppo: PPO | None = None
     settings: TrainSettings = TrainSettings()
     penalty_weights: tuple[float, ...] = GRID_WEIGHTS
@@ -90,6 +97,19 @@ class Parts:
     def imagining(self) -> AbstractAgent:
         """The agent for methods with a model: PPO if the task's preset has PPO, else SAC."""
         return self.sac if self.ppo is None else self.ppo
+
+    def change_updates(self, updates: int) -> "Parts":
+        """Return the parts with this number of updates for every agent."""
+        changed: dict[str, object] = {}
+        for part in fields(self):
+            agent = getattr(self, part.name)
+            if not isinstance(agent, AbstractAgent):
+                continue
+            new: dict[str, int] = {"updates": updates}
+            if hasattr(agent, "epoch"):
+                new["epoch"] = min(agent.epoch, updates)
+            changed[part.name] = replace(agent, **new)  # type: ignore[type-var]
+        return replace(self, **changed)  # type: ignore[arg-type]
 
 
 MakeMethod = Callable[[Parts], Method]
@@ -214,6 +234,9 @@ def choose_parts(dataset: Dataset, name: PresetName = "default") -> Parts:
         EnsembleFit(_change(EnsembleConfig(), task, name, "ensemble")),
         sac,
         clone_like(sac),
+        IQL(discount=sac.discount, **_copy_sizes(sac)),
+        _make_rebrac(sac, small),
+        _make_mobile(sac),
         _change(PPO(), task, name, "ppo") if learns_with_ppo else None,
         _change(TrainSettings(), task, name, "train"),
         _SMALL_WEIGHTS if small else GRID_WEIGHTS,
@@ -243,7 +266,27 @@ def _choose_model(dataset: Dataset, name: PresetName) -> ModelConfig:
 
 def clone_like(sac: SAC) -> Cloning:
     """Return behaviour cloning with the sizes of a SAC agent."""
-    return Cloning(sac.hidden, sac.critic_rate, sac.batch_size, sac.updates, sac.epoch)
+    return Cloning(rate=sac.critic_rate, **_copy_sizes(sac))
+
+
+def _copy_sizes(sac: SAC) -> Settings:
+    """Return the sizes of a SAC agent that agents without imagined steps have as well."""
+    names = ("hidden", "batch_size", "updates", "epoch")
+    return {name: getattr(sac, name) for name in names}
+
+
+def _make_rebrac(sac: SAC, small: bool) -> ReBRAC:
+    """Return ReBRAC with its own networks and batches, unless everything has to be small."""
+    if small:
+        return ReBRAC(**_copy_sizes(sac))
+    return ReBRAC(updates=sac.updates, epoch=sac.epoch, discount=sac.discount)
+
+
+def _make_mobile(sac: SAC) -> MOBILE:
+    """Return MOBILE with the settings of a SAC agent, except for its critics and targets."""
+    own = ("critic_norm", "soft_targets")
+    shared = {each.name: getattr(sac, each.name) for each in fields(sac) if each.name not in own}
+    return MOBILE(**shared)
 
 
 def _make_imagining(name: str, space: str, penalty: str) -> MakeMethod:
@@ -267,4 +310,13 @@ for _name, _space, _penalty, _help in (
 register_method(
     "sac", lambda parts: Method("sac", parts.sac), "SAC on logged data only, without a model"
 )
+register_method(
+    "mobile",
+    lambda parts: Method(
+        "mobile", parts.mobile, parts.ensemble, "none", DEFAULT_WEIGHT, DEFAULT_FRACTION
+    ),
+    "MOBILE: the ensemble of `mopo`; penalty: inconsistency of Bellman targets",
+)
+register_method("rebrac", lambda parts: Method("rebrac", parts.rebrac), "ReBRAC, without a model")
+register_method("iql", lambda parts: Method("iql", parts.iql), "IQL, without a model")
 register_method("bc", lambda parts: Method("bc", parts.cloning), "behaviour cloning")

@@ -15,7 +15,9 @@ from gelato.data.transitions import Dataset
 from gelato.policy.evaluate import open_evaluator
 from gelato.progress import note
 from gelato.runs.folder import Run, open_run
-from gelato.runs.loggers import mirror
+from gelato.runs.loggers import Logger, make_loggers
+from gelato.runs.loop import on_checkpoint
+from gelato.runs.outbox import open_loggers
 from gelato.runs.records import Record
 from gelato.training.estimate import estimate_seconds
 from gelato.training.group import train_group
@@ -33,16 +35,17 @@ def train(
     preset: PresetName = "default",
     settings: TrainSettings | None = None,
     model: Path | str | None = None,
-    tensorboard: bool = False,
+    log: str | Logger | Sequence[str | Logger] = (),
     workers: int | None = None,
 ) -> list[Record]:
     """Train every method with every seed in a run folder, or resume the training in that folder.
 
     A method is a `Method`, or a name. A name means a grid of penalty weights and fractions of real
     data; `gelato.select` then chooses a policy. `model` is the folder of a latent model fitted
-    earlier with these seeds. With `tensorboard`, metrics are also written to `run/tensorboard`.
-    Returns one record per method and seed.
+    earlier with these seeds. `log` sends metrics and results to experiment trackers: `tensorboard`,
+    `wandb`, `mlflow`, or your own `Logger`. Returns one record per method and seed.
     """
+    loggers = make_loggers(log)
     plan = make_plan(
         data,
         methods,
@@ -52,20 +55,31 @@ def train(
         settings=settings,
         model=model,
     )
-    records: list[Record] = []
-    with open_run(run, "policies", **plan.describe()) as opened, ExitStack() as stack:
+    described = plan.describe()
+    with (
+        open_run(run, "policies", **described) as opened,
+        open_loggers(opened, loggers, described) as outbox,
+    ):
         if (opened.folder / "results.json").exists():
-            return opened.read_records()
-        _announce(plan, opened)
-        folder = opened.folder
-        evaluate = logger = None
+            records = opened.read_records()
+        else:
+            with on_checkpoint(outbox.send_metrics):
+                records = _train_groups(plan, opened, workers)
+        outbox.finish(records)
+    return records
+
+
+def _train_groups(plan: Plan, run: Run, workers: int | None) -> list[Record]:
+    """Train all groups and write their records."""
+    _announce(plan, run)
+    records: list[Record] = []
+    with ExitStack() as stack:
+        evaluate = None
         if plan.environment is not None:
             evaluate = stack.enter_context(open_evaluator(plan.environment, workers))
-        if tensorboard:
-            logger = stack.enter_context(mirror(folder / "tensorboard"))
         for group in plan.groups:
-            records += train_group(plan, group, folder, evaluate, logger)
-        opened.write_records(records)
+            records += train_group(plan, group, run.folder, evaluate)
+    run.write_records(records)
     return records
 
 

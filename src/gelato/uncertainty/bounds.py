@@ -78,7 +78,7 @@ def rms_scores(
 
 def predict_rows(model: LatentModel, scaling: Scaling, transitions: Transitions) -> Predicted:
     """Predict the next state of every row."""
-    batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    batch = normalise_batch(transitions, scaling)
     return predict_pairs(model, batch.states, batch.actions)
 
 

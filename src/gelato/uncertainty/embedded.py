@@ -86,7 +86,7 @@ def _embed(
         raise InputError(f"points={points}: must be at least 1")
     if points is not None and points < len(transitions):
         transitions = transitions[choose_evenly(transitions, points)]
-    batch = normalise_batch(transitions, scaling, jnp.zeros((len(transitions), 0)))
+    batch = normalise_batch(transitions, scaling)
     columns = (batch.states, batch.actions, batch.next_states)
     embeddings, residuals = _predict_all(predictor, *columns)
     return EmbeddedData(prepare(embeddings), residuals, jnp.concatenate(columns, axis=1))

@@ -83,10 +83,7 @@ class Trust:
         check_rate("coverage", coverage)
         check_rate("false_alarm_rate", false_alarm_rate)
         fitted = fitted if isinstance(fitted, FittedModel) else load_model(fitted)
-        if seed not in fitted.seeds:
-            known = ", ".join(map(str, fitted.seeds))
-            raise InputError(f"{fitted.run.folder}: has no seed {seed}, only {known}")
-        self.fitted, self.model, self.seed = fitted, fitted.seed(fitted.seeds.index(seed)), seed
+        self.fitted, self.model, self.seed = fitted, fitted.of_seeds((seed,)).seed(0), seed
         scaling, parts = fitted.scaling, fitted.parts
         data = embed(self.model, scaling, parts[0], points)
         held_out = embed(self.model, scaling, parts[1], _HELD_OUT)

@@ -2,8 +2,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from gelato.agents import online
-from gelato.agents.online import Progress, train_online
+from experiments import online
+from experiments.online import Progress, train_online
 from gelato.agents.ppo import PPO, PPORows
 
 CONFIG = PPO(hidden=(8,), episodes=2, steps=32, minibatches=2, passes=1)
