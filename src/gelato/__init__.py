@@ -1,8 +1,8 @@
 """GELATO: offline reinforcement learning that knows where its model can be trusted.
 
-    import gelato
+import gelato
 
-    data = gelato.load("hopper-medium")
+data = gelato.load("hopper-medium")
 """
 
 from typing import TYPE_CHECKING
