@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gelato.report.page.records import Comparison
 from gelato.report.page.render.page import render_page
-from tests.report.page_example import POINTS, make_example
+from tests.report.page_example import POINTS, make_example, make_map
 
 pytestmark = pytest.mark.integration
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -108,14 +109,17 @@ def test_the_page_draws_all_figures_without_errors_and_without_the_network(visit
 
 def test_a_click_on_a_point_shows_its_step_and_its_neighbours(visit):
     visit.draw("map")
-    visit.page.mouse.click(*place_of(visit, 45))
+    # The rightmost point: no other one lies over it.
+    point = int(np.argmax(make_map().points["x"]))
+    place, after = divmod(point, 30), divmod(point + 1, 30)
+    visit.page.mouse.click(*place_of(visit, point))
     panel = visit.page.locator("[data-control=point-panel]")
-    panel.get_by_text("Episode 1, step 15").wait_for()
+    panel.get_by_role("heading", name=f"Episode {place[0]}, step {place[1]}").wait_for()
     text = panel.inner_text()
     assert "trusted" in text and "state[0]" in text and "action[0]" in text
-    assert "episode 1, step 16 – 0.1" in text
-    panel.get_by_role("button", name="episode 1, step 16").click()
-    panel.get_by_text("Episode 1, step 16").wait_for()
+    assert f"episode {after[0]}, step {after[1]} – 0.1" in text
+    panel.get_by_role("button", name=f"episode {after[0]}, step {after[1]}").click()
+    panel.get_by_role("heading", name=f"Episode {after[0]}, step {after[1]}").wait_for()
 
 
 def test_a_lasso_summarises_a_region(visit):

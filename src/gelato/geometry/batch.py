@@ -48,8 +48,9 @@ class Pairs:
 
     starts: Float[Host, "n dim"]
     ends: Float[Host, "m dim"]
-    rows: Int[np.ndarray, " pairs"]
-    columns: Int[np.ndarray, " pairs"]
+    # One of each for a pair; `Triangle` computes those of its pairs from fewer numbers.
+    rows: Int[np.ndarray, " rows"]
+    columns: Int[np.ndarray, " columns"]
 
     @property
     def count(self) -> int:

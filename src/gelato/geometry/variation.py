@@ -18,7 +18,8 @@ The step is the preconditioner of `Converged`. The decrease is the estimate of t
 `m − m̄` along `Gγ'` only changes the speed along the curve, which costs energy but no length. With
 the rest, `r = m − m̄ − ((m − m̄)·γ' / γ'ᵀGγ') Gγ'`, and `E = L²` at constant speed,
 
-    (L(γ) − d) / L(γ)  ≈  ∫ rᵀG⁻¹r dt / 2E,    rᵀG⁻¹r = (m − m̄)ᵀG⁻¹(m − m̄) − ((m − m̄)·γ')² / γ'ᵀGγ'.
+    (L(γ) − d) / L(γ)  ≈  ∫ rᵀG⁻¹r dt / 2E,
+    rᵀG⁻¹r = (m − m̄)ᵀG⁻¹(m − m̄) − ((m − m̄)·γ')² / γ'ᵀGγ'.
 
 It counts the modes that the curve lacks as well as those that the minimiser left too early. The
 neglected terms of the second variation contain fewer derivatives of `η`. They shrink with the

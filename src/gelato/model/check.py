@@ -108,7 +108,7 @@ def _check_seed(
         "objective": _objective(model, batch, fitted.config),
     }
     if with_rollouts:
-        result["rollouts"] = rollout_errors(fitted, model, held_out)
+        result["rollouts"] = measure_rollouts(fitted, model, held_out)
     return result
 
 
@@ -204,7 +204,7 @@ def find_longest_horizon(held_out: Transitions) -> int:
 
 
 @eqx.filter_jit
-def rollout(
+def sample_rollouts(
     model: LatentModel,
     state: Float[Array, " state"],
     actions: Float[Array, "horizon action"],
@@ -240,7 +240,7 @@ def rollout(
     return jax.vmap(one)(jax.random.split(key, samples))
 
 
-def rollout_errors(
+def measure_rollouts(
     fitted: FittedModel, model: LatentModel, held_out: Transitions
 ) -> dict[str, Any]:
     """Measure the error of mean open-loop rollouts after each number of steps.
@@ -253,7 +253,7 @@ def rollout_errors(
     window = starts[:, None] + np.arange(horizon)
     keys = jax.random.split(jax.random.key(0), len(starts))
     states, truth = batch.states[starts], np.asarray(batch.next_states[window])
-    run = jax.vmap(lambda state, actions, key: rollout(model, state, actions, key=key))
+    run = jax.vmap(lambda state, actions, key: sample_rollouts(model, state, actions, key=key))
     sampled = np.asarray(run(states, batch.actions[window], keys))
     low, high = np.quantile(sampled, (0.05, 0.95), axis=1)
     error = np.sqrt(np.square(sampled.mean(axis=1) - truth).mean(axis=(0, 2)))

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gelato.model.check import rollout_errors
+from gelato.model.check import measure_rollouts
 from gelato.model.fans import sample_fan
 from gelato.model.training import FittedModel
 from gelato.report.references import shorten_reference
@@ -28,7 +28,7 @@ def draw_rollouts(fitted: FittedModel, path: Path, *, seed_index: int = 0) -> No
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, dimension in zip(axes, moving, strict=False):
         _draw_fan(axis, fan.sampled[:, :, dimension], fan.truth[:, dimension], names[dimension])
-    errors = rollout_errors(fitted, fitted.seed(seed_index), fitted.parts[1])
+    errors = measure_rollouts(fitted, fitted.seed(seed_index), fitted.parts[1])
     _draw_growth(axes[len(moving)], errors)
     for axis in axes[len(moving) + 1 :]:
         axis.set_axis_off()

@@ -1,5 +1,6 @@
 """The whole page: the frame with style, sections, records and programs in one file."""
 
+from collections.abc import Sequence
 from importlib import resources
 from string import Template
 from typing import Any
@@ -16,6 +17,8 @@ from gelato.report.page.render.reproduce import render_reproduction
 from gelato.report.page.render.trust import render_trust
 from gelato.report.page.render.verdict import describe_run, render_verdict
 
+_STYLES = ("base.css", "figures.css", "tables.css", "media.css")
+_SCRIPTS = ("helpers.js", "figures.js", "policy_figures.js", "map.js", "page.js")
 _SECTIONS = {
     "verdict": ("Verdict", render_verdict),
     "data": ("Data", render_data),
@@ -63,14 +66,19 @@ def _fill_frame(
     return Template(_read("page.html")).substitute(
         title=escape(title),
         facts=facts,
-        style=_read("page.css"),
+        style=_join(_STYLES),
         theme=_read("theme.js"),
         links=join(listed),
         body=body,
         records=embed_json(records),
         plotly=plotly,
-        script=_read("page.js"),
+        script=_join(_SCRIPTS),
     )
+
+
+def _join(names: Sequence[str]) -> str:
+    """Read several files of the package as one text."""
+    return "\n".join(_read(name) for name in names)
 
 
 def _read(name: str) -> str:
