@@ -29,7 +29,6 @@ from gelato.model import training
 from gelato.policy.encoded_env import EncodedEnv
 from gelato.report.policy_table import gather
 from gelato.runs import loop
-from gelato.runs.folder import Run
 from gelato.training import group as group_training
 from gelato.training.environment import pessimistic_env
 from gelato.training.method import Method, find_family, group_methods
@@ -47,6 +46,7 @@ from gelato.training.presets import (
     vary_method,
 )
 from gelato.training.train import train
+from tests.runs.logged_run import read_csv
 from tests.runs.test_loggers import read_tensorboard
 
 AGENT = SAC(hidden=(8,), batch_size=8, updates=6, epoch=2, branches=4, horizon=2, replay=16)
@@ -330,13 +330,7 @@ def test_the_scales_of_penalties_are_kept_in_the_run(finished: Path) -> None:
 
 def test_tensorboard_has_the_numbers_of_every_policy(finished: Path) -> None:
     found, dropped = read_tensorboard(finished / "tensorboard")
-    expected = {}
-    for path in (finished / "policies").glob("*/metrics.csv"):
-        for row in Run(path.parent).metrics:
-            for metric in row.keys() - {"method", "seed", "step"}:
-                if row[metric]:
-                    series = f"{row['method']}-{row['seed']}"
-                    expected[series, metric, int(row["step"])] = float(row[metric])
+    expected = read_csv(finished)
     assert len(expected) > 200 and dropped == 0
     assert found == pytest.approx(expected)
 

@@ -75,11 +75,11 @@ def _train_part(folder: Path, labels: list, pause: float) -> None:
 
 
 def read_csv(folder: Path) -> dict[tuple[str, str, int], float]:
-    """Read every number of the run's metrics.csv, by series, metric and step."""
+    """Read every number of all metrics.csv in the run, by series, metric and step."""
     found = {}
-    for name in ("model", "policies/gelato"):
-        for row in Run(folder / name).metrics:
-            series = f"{row.get('method', 'model')}-{row['seed']}"
+    for path in folder.rglob("metrics.csv"):
+        for row in Run(path.parent).metrics:
+            series = f"{row.get('method', path.parent.name)}-{row['seed']}"
             for metric, value in row.items():
                 if metric not in ("step", "phase", "method", "seed") and value:
                     found[series, metric, int(row["step"])] = float(value)

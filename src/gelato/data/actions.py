@@ -1,7 +1,7 @@
 """Check logged actions and their probabilities, and infer the action space."""
 
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int, Num, Shaped
 
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.data.transitions import choose_evenly
@@ -20,10 +20,11 @@ _NORMALISED = 1.05
 Continuously = Float[np.ndarray, "n action"]
 
 
-def find_range(values: Continuously) -> tuple[np.ndarray, np.ndarray]:
+def find_range(values: Shaped[np.ndarray, "n action"]) -> tuple[np.ndarray, np.ndarray]:
     """Return the smallest and largest value of each column.
 
-    NumPy needs ten times as long to reduce the rows of a long, narrow array at once.
+    NumPy needs ten times as long to reduce the rows of a long, narrow array at once. Files can hold
+    floats of 128 bits, which the annotation `Float` does not include.
     """
     low = np.array([column.min() for column in values.T])
     return low, np.array([column.max() for column in values.T])

@@ -57,15 +57,16 @@ class Rows(eqx.Module):
     """Steps to learn from; all policies share them, or the first axis is the policy.
 
     `states` and `next_states` are what critics see. Actions are scaled. `next_choices` are actions
-    in the next states, or probabilities of all discrete actions; policies do not share them.
+    in the next states, or probabilities of all discrete actions; policies do not share them, so
+    their first axes differ from those of the other fields.
     """
 
-    states: Float[Array, "*policies n state"]
-    actions: Float[Array, "*policies n action"]
-    rewards: Float[Array, "*policies n heads"]
-    next_states: Float[Array, "*policies n state"]
-    continues: Float[Array, "*policies n"]
-    episodes: Int[Array, "*policies n"]
+    states: Float[Array, "*owners n state"]
+    actions: Float[Array, "*owners n action"]
+    rewards: Float[Array, "*owners n heads"]
+    next_states: Float[Array, "*owners n state"]
+    continues: Float[Array, "*owners n"]
+    episodes: Int[Array, "*owners n"]
     next_choices: Float[Array, "*policies n action"]
 
     def take(self, chosen: Int[Array, " size"]) -> "Rows":
