@@ -44,7 +44,7 @@ class ReBRACState(eqx.Module):
     step: Int[Array, "*batch"]
 
 
-class Batch(eqx.Module):
+class LoggedBatch(eqx.Module):
     """Logged rows with the next logged action, as far as it is known."""
 
     rows: Experience
@@ -130,7 +130,7 @@ class ReBRAC(AbstractLoggedAgent):
         return jnp.min(apply_members(networks.critics, z[None], action[None]))
 
     def _compute_targets(
-        self, targets: ReBRACNetworks, batch: Batch, *, key: PRNGKeyArray
+        self, targets: ReBRACNetworks, batch: LoggedBatch, *, key: PRNGKeyArray
     ) -> Float[Array, " size"]:
         rows = batch.rows
         space = targets.actor.space
@@ -172,13 +172,13 @@ class ReBRAC(AbstractLoggedAgent):
         return fuse_small_arrays(optax.adam(self.rate))
 
 
-def _gather(view: View, chosen: Int[Array, " size"]) -> Batch:
+def _gather(view: View, chosen: Int[Array, " size"]) -> LoggedBatch:
     """Take rows of the log with the action of the next row, if that row continues the episode."""
     rows = unpack(view.logged[chosen], view.latent_size)
     following = jnp.minimum(chosen + 1, len(view.logged) - 1)
     after = unpack(view.logged[following], view.latent_size)
     continues = jnp.all(rows.next_latents == after.latents, axis=1) & (following > chosen)
-    return Batch(rows, after.actions, continues & (rows.terminated == 0))
+    return LoggedBatch(rows, after.actions, continues & (rows.terminated == 0))
 
 
 def _choose(condition: Bool[Array, ""], one: PyTree, other: PyTree) -> PyTree:

@@ -16,7 +16,7 @@ _FEWEST_POINTS = 30
 _NAMES = "{" + ",".join(figure.name for figure in list_figures()) + "}"
 
 
-def figure(
+def run_figure(
     name: Positional[Annotated[str, tyro.conf.arg(metavar=_NAMES)]],
     runs: Positional[Trainings],
     out: Path,
@@ -51,4 +51,4 @@ def _describe() -> str:
     """
 
 
-figure.__doc__ = _describe()
+run_figure.__doc__ = _describe()

@@ -86,7 +86,7 @@ def _use_selected(run: Path, method: str | None, seed: int | None) -> tuple[str 
     return str(chosen["method"]), int(chosen["seed"])
 
 
-def table(
+def compare(
     runs: Positional[Trainings],
     format: Literal["md", "latex", "json"] = "md",
     out: Path | None = None,

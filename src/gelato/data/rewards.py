@@ -80,7 +80,7 @@ def _compute(transitions: Transitions, text: str, path: Path) -> Float[np.ndarra
     return rewards
 
 
-def _remembered_codes() -> Path:
+def _locate_remembered_codes() -> Path:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "gelato" / "reward_functions"
 
@@ -91,7 +91,7 @@ def _digest(text: str) -> str:
 
 def _is_remembered(text: str) -> bool:
     try:
-        return _digest(text) in _remembered_codes().read_text().split()
+        return _digest(text) in _locate_remembered_codes().read_text().split()
     except OSError:
         return False
 
@@ -101,7 +101,7 @@ def _remember(text: str) -> None:
     if _is_remembered(text):
         return
     with suppress(OSError):
-        path = _remembered_codes()
+        path = _locate_remembered_codes()
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(_digest(text) + "\n")
