@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
-from gelato.cli.arguments import Trainings
+from gelato.cli.arguments import MovedData, Trainings
 from gelato.cli.output import check_picture
 from gelato.errors import InputError
 from gelato.progress import note
@@ -21,7 +21,7 @@ def run_figure(
     runs: Positional[Trainings],
     out: Path,
     points: int | None = None,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Draw a registered figure; `_describe` builds the help that users read."""
     if points is not None and points < _FEWEST_POINTS:
@@ -47,7 +47,6 @@ def _describe() -> str:
         out: File to write (.png, .pdf or .svg).
         points: Number of data points in the figure `embedding`. Default: 500, or all if there are
             fewer. The run time grows with the square of this number.
-        fitted_to: New location of the training data, if it moved.
     """
 
 

@@ -44,8 +44,8 @@ def run_training(
 
     If the command is interrupted, repeat it to resume from the last checkpoint. All seeds train in
     one compiled program, together with methods that use the same model and agent. The real
-    environment is used only to measure returns; no training decision depends on it. The report
-    shows the last policy. The policy with the best return is saved as well. With
+    environment is used only to measure returns; no training decision depends on it. The printed
+    table shows the last policies. Those with the best measured returns are saved as well. With
     `--penalty-weight auto`, the default, a grid of policies is trained, and `gelato select` chooses
     one of them from the logged data alone.
 

@@ -45,10 +45,11 @@ def uncertainty(
 
     Args:
         rows: Number of state-actions per shift (a set of state-actions away from the data).
-        points: Maximum number of transitions to search for neighbours, spread evenly. Default: all.
+        points: Number of transitions that are searched for neighbours, spread evenly over the data.
+            Default: all.
         calibration: `default` subtracts the median penalty on the data and divides by how far the
             median on out-of-distribution pairs lies above it; `paper` divides by the maximum.
-        simulator: Use the simulator, if there is one.
+        simulator: Measure the error on held-out transitions only, without a simulator.
         json: Print one JSON object and nothing else.
         plot: Also plot risk–coverage curves, and the error for each penalty value (.png, .pdf or
             .svg).
