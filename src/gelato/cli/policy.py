@@ -1,6 +1,6 @@
 """`gelato train`, `methods` and `settings`: policies from logged data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -228,7 +228,7 @@ def _change_all(
     return found
 
 
-def _refuse_unused(options: dict[str, Any], methods: "list[Method]") -> None:
+def _refuse_unused(options: Mapping[str, object], methods: "list[Method]") -> None:
     """Raise an error if an option has no effect on any of the methods."""
     from gelato.dynamics.latent import LatentFit
 

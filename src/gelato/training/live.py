@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -52,7 +51,7 @@ class _Policy:
 class LivePolicies:
     """Shows the training of policies. A display for `run_blocks`."""
 
-    def __init__(self, labels: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, labels: Sequence[Mapping[str, str | int]]) -> None:
         self._policies: dict[tuple[str, str], _Policy] = {}
         for label in labels:
             key = str(label["method"]), str(label["seed"])

@@ -21,7 +21,7 @@ from gelato.data.transitions import Transitions
 from gelato.errors import InputError
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel
-from gelato.progress import note, progress
+from gelato.progress import Advance, note, progress
 from gelato.tasks.environments import open_simulator
 from gelato.tasks.task import AbstractSimulator, find_task
 from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty
@@ -172,7 +172,7 @@ class _Judge:
         chosen: Mapping[str, Penalty],
         rows: int,
         calibration: Calibration,
-        advance: Any,
+        advance: Advance,
     ) -> Report:
         """Judge penalties on all shifts."""
         questions = list(self._prepare_shifts(shifts, rows))
