@@ -17,6 +17,7 @@ from gelato.agents.networks import Actor, box_of
 from gelato.agents.replay import unpack
 from gelato.compilation import fuse_small_arrays
 from gelato.data.spaces import Discrete
+from gelato.model.networks import descend
 from gelato.random_streams import CLONE, INIT, derive_key
 
 
@@ -44,16 +45,13 @@ class Cloning(AbstractLoggedAgent):
     ) -> tuple[CloningState, Metrics]:
         del key
         batch = unpack(view.logged[rows], view.latent_size)
-        trainable, static = eqx.partition(state.actor, eqx.is_array)
 
-        def loss(trainable: Actor) -> Float[Array, ""]:
-            actor = eqx.combine(trainable, static)
-            return jnp.mean(measure_imitation(actor, batch.latents, batch.actions))
+        def loss(actor: Actor) -> tuple[Float[Array, ""], Metrics]:
+            value = jnp.mean(measure_imitation(actor, batch.latents, batch.actions))
+            return value, {"loss": value}
 
-        value, gradient = jax.value_and_grad(loss)(trainable)
-        change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
-        actor = eqx.combine(optax.apply_updates(trainable, change), static)
-        return CloningState(actor, optimiser, state.step + 1), {"loss": value}
+        actor, optimiser, metrics = descend(self._optimiser(), state.optimiser, state.actor, loss)
+        return CloningState(actor, optimiser, state.step + 1), metrics
 
     def actor(self, state: CloningState) -> Actor:
         return state.actor

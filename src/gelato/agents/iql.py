@@ -17,13 +17,19 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import Metrics, View
 from gelato.agents.cloning import measure_imitation
-from gelato.agents.logged import AbstractLoggedAgent, check_discount, cosine_decay, make_critics
+from gelato.agents.logged import (
+    AbstractLoggedAgent,
+    check_discount,
+    cosine_decay,
+    make_critics,
+    slow_actor,
+)
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience, unpack
 from gelato.compilation import fuse_small_arrays
 from gelato.dynamics.interface import Latent
 from gelato.errors import InputError, require_positive
-from gelato.model.networks import MLP, apply_members
+from gelato.model.networks import MLP, apply_members, descend
 from gelato.random_streams import INIT, derive_key
 
 _LARGEST_WEIGHT = 100.0
@@ -85,17 +91,13 @@ class IQL(AbstractLoggedAgent):
     ) -> tuple[IQLState, Metrics]:
         del key
         batch = unpack(view.logged[rows], view.latent_size)
-        trainable, static = eqx.partition(state.networks, eqx.is_array)
-
-        def loss(trainable: IQLNetworks) -> tuple[Float[Array, ""], Metrics]:
-            return self._loss(eqx.combine(trainable, static), state.target_critics, batch)
-
-        gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-        change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
-        decay = cosine_decay(state.step, self.updates)
-        actor_change = jax.tree.map(lambda x: decay * x, change.actor)
-        change = eqx.tree_at(lambda networks: networks.actor, change, actor_change)
-        networks = eqx.combine(optax.apply_updates(trainable, change), static)
+        networks, optimiser, metrics = descend(
+            self._optimiser(),
+            state.optimiser,
+            state.networks,
+            lambda networks: self._loss(networks, state.target_critics, batch),
+            slow_actor(cosine_decay(state.step, self.updates)),
+        )
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return IQLState(networks, targets, optimiser, state.step + 1), metrics
 
