@@ -238,21 +238,14 @@ class PPO(AbstractAgent):
 
 def _make_orthogonal(network: MLP, last: float, *, key: PRNGKeyArray) -> MLP:
     """Give a network orthogonal weights and zero biases; `last` scales the last layer."""
-    scales = [*(2**0.5 for _ in network.layers[1:]), last]
-    layers = tuple(
-        eqx.tree_at(
-            lambda one: (one.weight, one.bias),
-            layer,
-            (
-                jax.nn.initializers.orthogonal(scale)(key, layer.weight.shape),
-                jnp.zeros(len(layer.weight)),
-            ),
-        )
-        for layer, scale, key in zip(
-            network.layers, scales, jax.random.split(key, len(scales)), strict=True
-        )
-    )
-    return eqx.tree_at(lambda whole: whole.layers, network, layers)
+    scales = [2**0.5] * (len(network.layers) - 1) + [last]
+    keys = jax.random.split(key, len(scales))
+    layers = []
+    for layer, scale, layer_key in zip(network.layers, scales, keys, strict=True):
+        weight = jax.nn.initializers.orthogonal(scale)(layer_key, layer.weight.shape)
+        bias = jnp.zeros(len(weight))
+        layers.append(eqx.tree_at(lambda one: (one.weight, one.bias), layer, (weight, bias)))
+    return eqx.tree_at(lambda whole: whole.layers, network, tuple(layers))
 
 
 def compute_advantages(

@@ -24,7 +24,7 @@ from gelato.compilation import fuse_small_arrays
 from gelato.data.spaces import ActionSpace, Continuous
 from gelato.dynamics.interface import Latent
 from gelato.errors import InputError, require_positive
-from gelato.model.networks import apply_members, descend, freeze
+from gelato.model.networks import apply_members, descend, hold_constant
 from gelato.random_streams import INIT, derive_key
 
 
@@ -152,7 +152,9 @@ class ReBRAC(AbstractLoggedAgent):
         Q = apply_members(networks.critics, rows.latents, rows.actions)
         critic_loss = jnp.mean((Q - target) ** 2)
         actions = jax.vmap(networks.actor.mode)(rows.latents)
-        values = jnp.min(apply_members(freeze(networks.critics), rows.latents, actions), axis=0)
+        values = jnp.min(
+            apply_members(hold_constant(networks.critics), rows.latents, actions), axis=0
+        )
         distance = jnp.sum(((actions - rows.actions) / box_of(space)[1]) ** 2, axis=1)
         scale = fixed(jnp.mean(jnp.abs(values)))
         actor_loss = jnp.mean(self.actor_weight * distance - values / jnp.maximum(scale, 1e-6))

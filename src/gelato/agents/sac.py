@@ -27,7 +27,7 @@ from gelato.data.spaces import ActionSpace, Discrete
 from gelato.dynamics.interface import Latent
 from gelato.errors import require_positive
 from gelato.mdp.pessimistic import Step, rollout, start_episodes
-from gelato.model.networks import apply_members, descend, freeze
+from gelato.model.networks import apply_members, descend, hold_constant
 from gelato.random_streams import IMAGINE, INIT, LEARN, NOISE, derive_key
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
@@ -262,7 +262,7 @@ class SAC(AbstractAgent):
         target = jax.lax.optimization_barrier(target)
         Q = apply_members(networks.critics, batch.latents, batch.actions)
         critic_loss = jnp.mean((Q - target) ** 2)
-        frozen = freeze(networks.critics)
+        frozen = hold_constant(networks.critics)
         now, entropies = compute_soft_values(actor, frozen, batch.latents, temperature, noise[1])
         entropy = jnp.mean(entropies)
         surplus = jax.lax.stop_gradient(entropy) - compute_target_entropy(actor.space)

@@ -104,9 +104,8 @@ class CsvTables(AbstractTables):
 
     def _list_names(self, path: Path) -> list[str]:
         header = _read_header(path)
-        return [
-            name.strip() for name in next(csv_module.reader([header], delimiter=self._separator))
-        ]
+        names = next(csv_module.reader([header], delimiter=self._separator))
+        return [name.strip() for name in names]
 
     def _open(
         self, path: Path, types: Mapping[str, pa.DataType], columns: Sequence[str] = ()

@@ -57,9 +57,7 @@ def _compute(transitions: Transitions, text: str, path: Path) -> Float[np.ndarra
             f"reward={path} has no function reward(states, actions, next_states); define it"
         )
     # Copies: the function may write into its arguments.
-    arguments = [
-        np.array(getattr(transitions, name)) for name in ("states", "actions", "next_states")
-    ]
+    arguments = map(np.array, (transitions.states, transitions.actions, transitions.next_states))
     try:
         returned = function(*arguments)
         rewards = np.asarray(returned, np.float64)

@@ -251,7 +251,7 @@ def descend(
     return changed, state, metrics
 
 
-def freeze(module: Network) -> Network:
+def hold_constant(module: Network) -> Network:
     """Return the module as constants: a loss has no gradient for them."""
     return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, module)
 

@@ -30,7 +30,7 @@ class Bias(eqx.Module):
     means: Float[np.ndarray, " models"]
     errors: Float[np.ndarray, " models"]
 
-    def proven(self, models: Bool[np.ndarray, " models"]) -> float:
+    def find_unexplained(self, models: Bool[np.ndarray, " models"]) -> float:
         """Return the size of the common bias of these models that chance does not explain."""
         # All models replay the same segments, so averaging them does not reduce the error.
         error = _ERRORS * float(np.sqrt(np.mean(self.errors[models] ** 2)))

@@ -65,29 +65,26 @@ class Report:
         """Return flat records, one for each penalty and shift."""
         inside = next(judged for judged in self.judged if judged.shift == "held-out")
         threshold = float(np.quantile(inside.errors, ORDINARY))
-        return [
-            {
-                "dataset": self.dataset,
-                "model_seed": self.model_seed,
-                "penalty": name,
-                "shift": judged.shift,
-                "truth": self.truth,
-                "rows": len(judged.errors),
-                "points": self.points,
-                "mean_error": float(judged.errors.mean()),
-                "mean_penalty": float(self.scales[name](jnp.asarray(values)).mean()),
-                **score_penalty(values, judged.errors, threshold),
-                **score_trust(
-                    values,
-                    judged.errors,
-                    float(np.quantile(inside.penalties[name], ORDINARY)),
-                    threshold,
-                ),
-                "microseconds": round(judged.microseconds[name], 2),
-            }
-            for judged in self.judged
-            for name, values in judged.penalties.items()
-        ]
+        records = []
+        for judged in self.judged:
+            for name, values in judged.penalties.items():
+                limit = float(np.quantile(inside.penalties[name], ORDINARY))
+                record = {
+                    "dataset": self.dataset,
+                    "model_seed": self.model_seed,
+                    "penalty": name,
+                    "shift": judged.shift,
+                    "truth": self.truth,
+                    "rows": len(judged.errors),
+                    "points": self.points,
+                    "mean_error": float(judged.errors.mean()),
+                    "mean_penalty": float(self.scales[name](jnp.asarray(values)).mean()),
+                    **score_penalty(values, judged.errors, threshold),
+                    **score_trust(values, judged.errors, limit, threshold),
+                    "microseconds": round(judged.microseconds[name], 2),
+                }
+                records.append(record)
+        return records
 
 
 def judge_penalties(
