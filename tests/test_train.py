@@ -402,6 +402,9 @@ def test_a_run_that_was_killed_ends_with_the_same_policies(
 def test_one_method_and_seed_can_be_picked(finished: Path) -> None:
     (chosen,) = trained_policies(finished, method="mopo", seed=1)
     assert (chosen.method, chosen.seed) == ("mopo", 1)
+    # The model's folder stands for the training that it is part of.
+    (same,) = trained_policies(finished / "model", method="mopo", seed=1)
+    assert (same.method, same.seed) == ("mopo", 1)
     with pytest.raises(InputError, match="has no finished policy of method other"):
         trained_policies(finished, method="other")
 

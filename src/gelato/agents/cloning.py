@@ -15,7 +15,6 @@ from gelato.agents.agent import Metrics, View
 from gelato.agents.logged import AbstractLoggedAgent
 from gelato.agents.networks import Actor, box_of
 from gelato.agents.replay import unpack
-from gelato.compilation import fuse_small_arrays
 from gelato.data.spaces import Discrete
 from gelato.model.networks import descend
 from gelato.random_streams import CLONE, INIT, derive_key
@@ -37,7 +36,7 @@ class Cloning(AbstractLoggedAgent):
 
     def init(self, view: View, *, key: PRNGKeyArray) -> CloningState:
         actor = Actor(view.latent_size, view.action_space, self.hidden, key=derive_key(key, INIT))
-        optimiser = self._optimiser().init(eqx.filter(actor, eqx.is_array))
+        optimiser = self.optimiser.init(eqx.filter(actor, eqx.is_array))
         return CloningState(actor, optimiser, jnp.zeros((), jnp.int32))
 
     def update(
@@ -50,14 +49,11 @@ class Cloning(AbstractLoggedAgent):
             value = jnp.mean(measure_imitation(actor, batch.latents, batch.actions))
             return value, {"loss": value}
 
-        actor, optimiser, metrics = descend(self._optimiser(), state.optimiser, state.actor, loss)
+        actor, optimiser, metrics = descend(self.optimiser, state.optimiser, state.actor, loss)
         return CloningState(actor, optimiser, state.step + 1), metrics
 
     def actor(self, state: CloningState) -> Actor:
         return state.actor
-
-    def _optimiser(self) -> optax.GradientTransformation:
-        return fuse_small_arrays(optax.adam(self.rate))
 
 
 def measure_imitation(

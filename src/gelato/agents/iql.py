@@ -26,7 +26,6 @@ from gelato.agents.logged import (
 )
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience, unpack
-from gelato.compilation import fuse_small_arrays
 from gelato.dynamics.interface import Latent
 from gelato.errors import InputError, require_positive
 from gelato.model.networks import MLP, apply_members, descend
@@ -83,7 +82,7 @@ class IQL(AbstractLoggedAgent):
         actor = Actor(view.latent_size, view.action_space, self.hidden, key=actor_key)
         value = MLP(view.latent_size, 1, self.hidden, "relu", key=value_key)
         networks = IQLNetworks(actor, critics, value)
-        optimiser = self._optimiser().init(eqx.filter(networks, eqx.is_array))
+        optimiser = self.optimiser.init(eqx.filter(networks, eqx.is_array))
         return IQLState(networks, critics, optimiser, jnp.zeros((), jnp.int32))
 
     def update(
@@ -92,7 +91,7 @@ class IQL(AbstractLoggedAgent):
         del key
         batch = unpack(view.logged[rows], view.latent_size)
         networks, optimiser, metrics = descend(
-            self._optimiser(),
+            self.optimiser,
             state.optimiser,
             state.networks,
             lambda networks: self._loss(networks, state.target_critics, batch),
@@ -133,6 +132,3 @@ class IQL(AbstractLoggedAgent):
         }
         total = len(Q) * critic_loss + value_loss + actor_loss
         return total, jax.tree.map(fixed, metrics)
-
-    def _optimiser(self) -> optax.GradientTransformation:
-        return fuse_small_arrays(optax.adam(self.rate))

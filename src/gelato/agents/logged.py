@@ -11,11 +11,12 @@ from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
 from gelato.agents.networks import Actor, Critic
-from gelato.compilation import TRAINED_PASSES, Work, count_products
+from gelato.compilation import TRAINED_PASSES, Work, count_products, fuse_small_arrays
 from gelato.errors import InputError, require_positive
 from gelato.mdp.pessimistic import Step
 from gelato.random_streams import LEARN, NOISE, derive_key
@@ -57,6 +58,11 @@ class AbstractLoggedAgent(AbstractAgent):
     @property
     def updates_per_rollout(self) -> int:
         return self.epoch
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam with the learning rate of the agent."""
+        return fuse_small_arrays(optax.adam(self.rate))
 
     @abstractmethod
     def update(

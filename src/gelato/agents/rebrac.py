@@ -20,7 +20,6 @@ from gelato.agents.agent import Metrics, View
 from gelato.agents.logged import AbstractLoggedAgent, check_discount, make_critics, slow_actor
 from gelato.agents.networks import Actor, Critic, box_of
 from gelato.agents.replay import Experience, unpack
-from gelato.compilation import fuse_small_arrays
 from gelato.data.spaces import ActionSpace, Continuous
 from gelato.dynamics.interface import Latent
 from gelato.errors import InputError, require_positive
@@ -98,7 +97,7 @@ class ReBRAC(AbstractLoggedAgent):
             Actor(view.latent_size, view.action_space, self.hidden, key=actor_key),
             make_critics(view, self.hidden, normalised=True, key=critic_key),
         )
-        optimiser = self._optimiser().init(eqx.filter(networks, eqx.is_array))
+        optimiser = self.optimiser.init(eqx.filter(networks, eqx.is_array))
         return ReBRACState(networks, networks, optimiser, jnp.zeros((), jnp.int32))
 
     def update(
@@ -108,7 +107,7 @@ class ReBRAC(AbstractLoggedAgent):
         target = self._compute_targets(state.targets, batch, key=key)
         moves = state.step % 2 == 0
         networks, optimiser, metrics = descend(
-            self._optimiser(),
+            self.optimiser,
             state.optimiser,
             state.networks,
             lambda networks: self._loss(networks, batch.rows, target),
@@ -165,9 +164,6 @@ class ReBRAC(AbstractLoggedAgent):
             "distance": jnp.mean(distance),
         }
         return len(Q) * critic_loss + actor_loss, jax.tree.map(fixed, metrics)
-
-    def _optimiser(self) -> optax.GradientTransformation:
-        return fuse_small_arrays(optax.adam(self.rate))
 
 
 def _gather(view: View, chosen: Int[Array, " size"]) -> LoggedBatch:
