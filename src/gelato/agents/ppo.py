@@ -22,7 +22,7 @@ from gelato.data.spaces import ActionSpace
 from gelato.dynamics.interface import Latent
 from gelato.errors import InputError, require_positive
 from gelato.mdp.pessimistic import State, Step, rollout, start_episodes
-from gelato.model.networks import MLP
+from gelato.model.networks import MLP, descend
 from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
 
 METRICS = ("value_loss", "entropy", "clipped")
@@ -221,15 +221,10 @@ class PPO(AbstractAgent):
             arrays: PyTree, chosen: Int[Array, " rows"]
         ) -> tuple[PyTree, Float[Array, " metrics"]]:
             networks, optimiser = eqx.combine(arrays, static)
-            trainable, rest = eqx.partition(networks, eqx.is_array)
             batch = jax.tree.map(lambda x: x[chosen], flat)
-
-            def loss(trainable: PPONetworks) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-                return _loss(eqx.combine(trainable, rest), batch, self)
-
-            gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-            change, optimiser = self.optimiser().update(gradient, optimiser, trainable)
-            networks = eqx.combine(optax.apply_updates(trainable, change), rest)
+            networks, optimiser, metrics = descend(
+                self.optimiser(), optimiser, networks, lambda networks: _loss(networks, batch, self)
+            )
             return eqx.filter((networks, optimiser), eqx.is_array), metrics
 
         count = self.updates_per_rollout
@@ -243,21 +238,14 @@ class PPO(AbstractAgent):
 
 def _make_orthogonal(network: MLP, last: float, *, key: PRNGKeyArray) -> MLP:
     """Give a network orthogonal weights and zero biases; `last` scales the last layer."""
-    scales = [*(2**0.5 for _ in network.layers[1:]), last]
-    layers = tuple(
-        eqx.tree_at(
-            lambda one: (one.weight, one.bias),
-            layer,
-            (
-                jax.nn.initializers.orthogonal(scale)(key, layer.weight.shape),
-                jnp.zeros(len(layer.weight)),
-            ),
-        )
-        for layer, scale, key in zip(
-            network.layers, scales, jax.random.split(key, len(scales)), strict=True
-        )
-    )
-    return eqx.tree_at(lambda whole: whole.layers, network, layers)
+    scales = [2**0.5] * (len(network.layers) - 1) + [last]
+    keys = jax.random.split(key, len(scales))
+    layers = []
+    for layer, scale, layer_key in zip(network.layers, scales, keys, strict=True):
+        weight = jax.nn.initializers.orthogonal(scale)(layer_key, layer.weight.shape)
+        bias = jnp.zeros(len(weight))
+        layers.append(eqx.tree_at(lambda one: (one.weight, one.bias), layer, (weight, bias)))
+    return eqx.tree_at(lambda whole: whole.layers, network, tuple(layers))
 
 
 def compute_advantages(

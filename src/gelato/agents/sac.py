@@ -19,7 +19,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
-from gelato.agents.logged import check_discount, cosine_decay, make_critics
+from gelato.agents.logged import check_discount, cosine_decay, make_critics, slow_actor
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.compilation import Work, count_products, fuse_small_arrays
@@ -27,7 +27,7 @@ from gelato.data.spaces import ActionSpace, Discrete
 from gelato.dynamics.interface import Latent
 from gelato.errors import require_positive
 from gelato.mdp.pessimistic import Step, rollout, start_episodes
-from gelato.model.networks import apply_members
+from gelato.model.networks import apply_members, descend, hold_constant
 from gelato.random_streams import IMAGINE, INIT, LEARN, NOISE, derive_key
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
@@ -187,18 +187,13 @@ class SAC(AbstractAgent):
         )
         batch = self.prepare_batch(view, state, unpack(rows, view.latent_size), from_log, draws)
         target_critics = self._choose_target_critics(state.target_critics, key=draws.key)
-        trainable, static = eqx.partition(state.networks, eqx.is_array)
-
-        def loss(trainable: SACNetworks) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-            networks = eqx.combine(trainable, static)
-            return self._loss(view, networks, target_critics, batch, draws.noise)
-
-        gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-        change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
-        slower = self.actor_rate / self.critic_rate * self.compute_actor_decay(state)
-        actor_change = jax.tree.map(lambda x: slower * x, change.actor)
-        change = eqx.tree_at(lambda a: a.actor, change, actor_change)
-        networks = eqx.combine(optax.apply_updates(trainable, change), static)
+        networks, optimiser, metrics = descend(
+            self._optimiser(),
+            state.optimiser,
+            state.networks,
+            lambda networks: self._loss(view, networks, target_critics, batch, draws.noise),
+            slow_actor(self.actor_rate / self.critic_rate * self.compute_actor_decay(state)),
+        )
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return SACState(networks, targets, optimiser, state.replay, state.step + 1), metrics
 
@@ -267,9 +262,7 @@ class SAC(AbstractAgent):
         target = jax.lax.optimization_barrier(target)
         Q = apply_members(networks.critics, batch.latents, batch.actions)
         critic_loss = jnp.mean((Q - target) ** 2)
-        frozen = jax.tree.map(
-            lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, networks.critics
-        )
+        frozen = hold_constant(networks.critics)
         now, entropies = compute_soft_values(actor, frozen, batch.latents, temperature, noise[1])
         entropy = jnp.mean(entropies)
         surplus = jax.lax.stop_gradient(entropy) - compute_target_entropy(actor.space)

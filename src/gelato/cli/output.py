@@ -6,7 +6,6 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +19,7 @@ def _console() -> Console:
     return Console(highlight=False, emoji=False, markup=False)
 
 
-def print_json(record: Mapping[str, Any]) -> None:
+def print_json(record: Mapping[str, object]) -> None:
     """Print one JSON object."""
     sys.stdout.write(json.dumps(record, allow_nan=False) + "\n")
 

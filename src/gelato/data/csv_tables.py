@@ -72,12 +72,9 @@ class CsvTables(AbstractTables):
         for name, field in fields.items():
             types[name] = self._choose_type(name, field)
         for path in self.files:
-            first = 0
             try:
-                with self._open(path, types, list(types)) as reader:
-                    for batch in reader:
-                        yield path, first, batch
-                        first += batch.num_rows
+                for first, batch in self._read(path, types):
+                    yield path, first, batch
             except (pa.ArrowException, OSError) as error:
                 numbers = [name for name, kind in types.items() if kind == pa.float64()]
                 raise self._find_text(path, numbers) or _describe(path, error) from error
@@ -95,18 +92,16 @@ class CsvTables(AbstractTables):
         """Return whether a column holds whole numbers in every row of every file."""
         try:
             for path in self.files:
-                with self._open(path, {name: pa.int64()}, [name]) as reader:
-                    for _ in reader:
-                        pass
+                for _ in self._read(path, {name: pa.int64()}):
+                    pass
         except pa.ArrowException:
             return False
         return True
 
     def _list_names(self, path: Path) -> list[str]:
         header = _read_header(path)
-        return [
-            name.strip() for name in next(csv_module.reader([header], delimiter=self._separator))
-        ]
+        names = next(csv_module.reader([header], delimiter=self._separator))
+        return [name.strip() for name in names]
 
     def _open(
         self, path: Path, types: Mapping[str, pa.DataType], columns: Sequence[str] = ()
@@ -124,20 +119,27 @@ class CsvTables(AbstractTables):
             ),
         )
 
+    def _read(
+        self, path: Path, types: Mapping[str, pa.DataType]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the columns of these types in pieces, each with the number of its first row."""
+        first = 0
+        with self._open(path, types, list(types)) as reader:
+            for batch in reader:
+                yield first, batch
+                first += batch.num_rows
+
     def _find_text(self, path: Path, columns: Sequence[str]) -> InputError | None:
         """Find the first text in columns of numbers."""
         try:
             for name in columns:
-                first = 0
-                with self._open(path, {name: pa.string()}, [name]) as reader:
-                    for batch in reader:
-                        row, text = find_text(batch.column(0))
-                        if text and not _is_number(text):
-                            return InputError(
-                                f"{path}: {name} holds text, {text[:40]!r} in row {first + row} "
-                                f"(line {first + row + 2}); it must hold numbers{_hint(text)}"
-                            )
-                        first += batch.num_rows
+                for first, batch in self._read(path, {name: pa.string()}):
+                    row, text = find_text(batch.column(0))
+                    if text and not _is_number(text):
+                        return InputError(
+                            f"{path}: {name} holds text, {text[:40]!r} in row {first + row} "
+                            f"(line {first + row + 2}); it must hold numbers{_hint(text)}"
+                        )
         except pa.ArrowException:
             return None
         return None

@@ -90,9 +90,8 @@ def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -
         reset_seed = int(sequence.generate_state(1)[0] >> 1)
         rng = np.random.default_rng(sequence)
         episode = _run_episode(environment, policy, steps, reset_seed, rng)
-        if recipe.hole is None or not any(
-            in_region(find_cell(seen), recipe.hole) for seen in episode.observations
-        ):
+        cells = map(find_cell, episode.observations)
+        if recipe.hole is None or not any(in_region(cell, recipe.hole) for cell in cells):
             episodes.append(episode)
     return episodes
 

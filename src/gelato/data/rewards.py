@@ -57,9 +57,7 @@ def _compute(transitions: Transitions, text: str, path: Path) -> Float[np.ndarra
             f"reward={path} has no function reward(states, actions, next_states); define it"
         )
     # Copies: the function may write into its arguments.
-    arguments = [
-        np.array(getattr(transitions, name)) for name in ("states", "actions", "next_states")
-    ]
+    arguments = map(np.array, (transitions.states, transitions.actions, transitions.next_states))
     try:
         returned = function(*arguments)
         rewards = np.asarray(returned, np.float64)
@@ -80,7 +78,7 @@ def _compute(transitions: Transitions, text: str, path: Path) -> Float[np.ndarra
     return rewards
 
 
-def _remembered_codes() -> Path:
+def _locate_remembered_codes() -> Path:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "gelato" / "reward_functions"
 
@@ -91,7 +89,7 @@ def _digest(text: str) -> str:
 
 def _is_remembered(text: str) -> bool:
     try:
-        return _digest(text) in _remembered_codes().read_text().split()
+        return _digest(text) in _locate_remembered_codes().read_text().split()
     except OSError:
         return False
 
@@ -101,7 +99,7 @@ def _remember(text: str) -> None:
     if _is_remembered(text):
         return
     with suppress(OSError):
-        path = _remembered_codes()
+        path = _locate_remembered_codes()
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(_digest(text) + "\n")

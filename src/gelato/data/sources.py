@@ -50,7 +50,7 @@ LoadData = Callable[[Reference], Dataset]
 
 
 @dataclass(frozen=True)
-class Source:
+class NamedSource:
     """A source of data, such as files or Minari."""
 
     name: str
@@ -65,7 +65,7 @@ class Source:
         return (*self.options, *_COMMON_OPTIONS)
 
 
-_SOURCES: dict[str, Source] = {}
+_SOURCES: dict[str, NamedSource] = {}
 
 
 def register_source(
@@ -94,10 +94,10 @@ def register_source(
     wrong = [option for option in options if not re.fullmatch(r"\w+", str(option))]
     if isinstance(options, str) or wrong:
         raise InputError(f"source {name!r}: options must be a tuple of words, not {options!r}")
-    _SOURCES[name] = Source(name, load, tuple(options), is_path, help)
+    _SOURCES[name] = NamedSource(name, load, tuple(options), is_path, help)
 
 
-def list_sources() -> dict[str, Source]:
+def list_sources() -> dict[str, NamedSource]:
     """Return every registered source by name."""
     return dict(_SOURCES)
 
@@ -146,7 +146,7 @@ def load_reference(reference: Reference, *, trusted: bool = True) -> Dataset:
     return dataset if reward is None else replace_rewards(dataset, Path(reward), trusted=trusted)
 
 
-def _call_source(source: Source, reference: Reference) -> Dataset:
+def _call_source(source: NamedSource, reference: Reference) -> Dataset:
     dataset = source.load(reference)
     if not isinstance(dataset, Dataset):
         raise InputError(
@@ -164,7 +164,7 @@ def describe_sources() -> str:
     return f"a dataset's name, {', '.join(others[:-1])} or {others[-1]}"
 
 
-def _refuse_option(reference: str, source: Source, target: str, option: str) -> NoReturn:
+def _refuse_option(reference: str, source: NamedSource, target: str, option: str) -> NoReturn:
     """Raise an error about an unknown option, and suggest a known one."""
     if source.name == NAMED and Path(target).suffix:
         raise InputError(

@@ -6,7 +6,6 @@ weights bit for bit.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -66,7 +65,7 @@ class FitState(eqx.Module):
 
     model: LatentModel
     target_encoder: GaussianMLP
-    optimiser: Any
+    optimiser: optax.OptState
     step: Int[Array, ""]
     best_model: LatentModel
     best_loss: Float[Array, ""]
@@ -186,7 +185,9 @@ def run_block(
     """
     data, seeds = constants
 
-    def one(state: FitState, counts: UInt8[Array, "n members"], seed: Int[Array, ""]) -> Any:
+    def one(
+        state: FitState, counts: UInt8[Array, "n members"], seed: Int[Array, ""]
+    ) -> tuple[FitState, Float[Array, "updates terms"], Float[Array, ""]]:
         key = jax.random.fold_in(jax.random.key(seed), phase)
         mean_counts = jnp.maximum(jnp.mean(counts, axis=0, dtype=jnp.float32), 1e-6)
 
@@ -195,7 +196,9 @@ def run_block(
             rows = jax.random.randint(row_key, (config.batch_size,), 0, data.rows.shape[0])
             return rows, noise_key
 
-        def update(state: FitState, drawn: Any) -> tuple[FitState, Float[Array, " terms"]]:
+        def update(
+            state: FitState, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
+        ) -> tuple[FitState, Float[Array, " terms"]]:
             rows, noise_key = drawn
             batch = data.batch(data.rows[rows], counts[rows] / mean_counts)
             return _update(state, batch, config, phase, noise_key)
@@ -289,7 +292,7 @@ def _mark_trained(phase: int, model: LatentModel) -> LatentModel:
 
 def _optimiser(config: ModelConfig, phase: int) -> optax.GradientTransformation:
     updates = config.updates if phase == MEANS else config.variance_updates
-    rate: Any = config.learning_rate
+    rate: optax.ScalarOrSchedule = config.learning_rate
     if config.learning_rate_decay:
         rate = optax.cosine_decay_schedule(config.learning_rate, max(updates, 1), alpha=0.01)
     steps = [optax.adam(rate)]

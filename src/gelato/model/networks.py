@@ -1,17 +1,21 @@
 """Networks of the model. Activations are smooth, because the metric uses their derivatives."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.model.gaussian import Gaussian
+
+Network = TypeVar("Network")
+Metrics = TypeVar("Metrics")
 
 SMOOTH = ("silu", "tanh", "gelu", "softplus")
 ACTIVATIONS = {
@@ -223,6 +227,33 @@ def make_positive(
 def softplus_offset(at_zero: float) -> float:
     """Return the `c` with `softplus(c) = at_zero`."""
     return math.log(math.expm1(at_zero))
+
+
+def descend(
+    optimiser: optax.GradientTransformation,
+    state: optax.OptState,
+    module: Network,
+    loss: Callable[[Network], tuple[Float[Array, ""], Metrics]],
+    adjust: Callable[[Network], Network] = lambda change: change,
+) -> tuple[Network, optax.OptState, Metrics]:
+    """Update all arrays of a module by one step of the optimiser, towards a smaller loss.
+
+    `loss` also returns metrics. `adjust` can alter the change before it is applied.
+    """
+    trainable, static = eqx.partition(module, eqx.is_array)
+
+    def measure(trainable: Network) -> tuple[Float[Array, ""], Metrics]:
+        return loss(eqx.combine(trainable, static))
+
+    gradient, metrics = jax.grad(measure, has_aux=True)(trainable)
+    change, state = optimiser.update(gradient, state, trainable)
+    changed = eqx.combine(optax.apply_updates(trainable, adjust(change)), static)
+    return changed, state, metrics
+
+
+def hold_constant(module: Network) -> Network:
+    """Return the module as constants: a loss has no gradient for them."""
+    return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, module)
 
 
 def apply_members(members: Any, *inputs: Float[Array, "n _"]) -> Any:

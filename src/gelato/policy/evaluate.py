@@ -23,8 +23,8 @@ from gelato.tasks.task import find_task
 from gelato.tasks.workers import worker_pool
 
 # Any function from an observation to an action.
-Policy = Callable[[np.ndarray], Any]
-CrashTest = Callable[[Mapping[str, Any]], bool]
+Policy = Callable[[np.ndarray], object]
+CrashTest = Callable[[Mapping[str, object]], bool]
 # Seeds of evaluations, far from the seeds that datasets are made with.
 FIRST_SEED = 100_000
 # Limits for environments without a time limit.

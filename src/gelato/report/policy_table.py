@@ -226,8 +226,12 @@ def _list_scores(records: Sequence[Record]) -> Table:
 
 def choose_format(cells: Sequence[Record]) -> str:
     """Choose the format of the returns in one row or dataset."""
-    values = [cell[name] for cell in cells for name in ("return_mean", "data_return")]
-    return return_form(*(float(value) for value in values if value is not None))
+    returns = []
+    for cell in cells:
+        for value in (cell["return_mean"], cell["data_return"]):
+            if value is not None:
+                returns.append(float(value))
+    return return_form(*returns)
 
 
 def return_form(*returns: float) -> str:

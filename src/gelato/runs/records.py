@@ -111,19 +111,3 @@ def device() -> str:
 
     found = jax.devices()[0]
     return "CPU" if found.platform == "cpu" else str(found.device_kind)
-
-
-def record_speed(
-    path: Path, what: str, value: float, unit: str, against: str, ratio: float
-) -> Record:
-    """Merge one speed measurement into a file of records."""
-    record: Record = {
-        "what": what,
-        "device": device(),
-        "value": value,
-        "unit": unit,
-        "against": against,
-        "ratio": round(ratio, 2),
-    }
-    merge_records(path, [record], keys=("what", "device"))
-    return record

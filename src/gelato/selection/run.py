@@ -124,13 +124,13 @@ def estimate_run(
             with report_damage(path / f"{name}.json"):
                 return _read_estimates(folder, opened.read_json(name))
         dataset = data or load_stored(described["data"]["reference"])
-        check_data(folder, dataset)
+        check_same_data(folder, dataset)
         found = _estimate(folder, path, dataset, settings)
         opened.write_json(name, _describe_estimates(found))
     return found
 
 
-def check_data(run: Path, dataset: Dataset) -> None:
+def check_same_data(run: Path, dataset: Dataset) -> None:
     """Refuse data that the policies of a run were not trained on."""
     if dataset.transitions.fingerprint() != Run(run).description["fingerprint"]:
         raise InputError(

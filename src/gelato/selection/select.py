@@ -22,7 +22,7 @@ from gelato.runs.folder import Run
 from gelato.selection.budget import Trial, choose_trial, try_policies
 from gelato.selection.estimate import Estimate, bound_mean, rank
 from gelato.selection.evidence import SelectSettings
-from gelato.selection.run import Candidate, RunEstimates, check_data, estimate_run
+from gelato.selection.run import Candidate, RunEstimates, check_same_data, estimate_run
 from gelato.selection.value import CommonValue, change_weight
 from gelato.training.policies import (
     TrainedPolicy,
@@ -116,7 +116,7 @@ def select(
     if budget:
         environment_for(replace(trained[0], environment=environment or trained[0].environment))
     dataset = data or load_stored(trained[0].dataset)
-    check_data(find_training(folders[0]), dataset)
+    check_same_data(find_training(folders[0]), dataset)
     behaviour = measure_behaviour(dataset)
     found = [estimate_run(folder, settings, dataset) for folder in folders]
     candidates, weight = pool_candidates(found)

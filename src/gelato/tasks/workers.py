@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process, resource_tracker
-from typing import Any
 
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Starting workers changes the environment and the main module for a moment: one thread at a time.
@@ -51,10 +50,10 @@ def _limit_threads() -> Iterator[None]:
 def _protect_start() -> Iterator[None]:
     """Make new processes ignore Ctrl-C, which the parent handles, and not run the user's script."""
     main = sys.modules["__main__"]
-    names = ("__file__", "__spec__")
-    hidden: dict[str, Any] = {
-        name: main.__dict__.pop(name) for name in names if name in main.__dict__
-    }
+    hidden: dict[str, object] = {}
+    for name in ("__file__", "__spec__"):
+        if name in main.__dict__:
+            hidden[name] = main.__dict__.pop(name)
     main.__dict__["__spec__"] = None
     # Starting the tracker unblocks the signal, so start it before blocking the signal.
     resource_tracker.ensure_running()

@@ -106,7 +106,7 @@ def judge_policy(
     chosen = choose_evenly(logged, rows)
     states = np.asarray(logged.states)[chosen]
     at_data = trust(states, np.asarray(logged.actions)[chosen])
-    at_policy = trust(states, choose_actions(policy, states))
+    at_policy = trust(states, ask_policy(policy, states))
     at_random = trust(states, _sample(trust, len(states)))
     starts = np.array([episode.start for episode in logged.episode_slices])
     starts = starts[choose_evenly(starts, rollouts)]
@@ -144,7 +144,7 @@ def imagine(
     penalties, happened = [], []
     for key in jax.random.split(jax.random.key(0), horizon):
         states = fitted.scaling.states.inverse(np.asarray(_decode(dynamics, z)))
-        actions = space.encode(choose_actions(policy, np.asarray(states)))
+        actions = space.encode(ask_policy(policy, np.asarray(states)))
         e, z, ended = _step(dynamics, z, actions, key)
         penalties.append(np.asarray(trust.penalise(e)))
         happened.append(alive)
@@ -152,7 +152,7 @@ def imagine(
     return JudgedRollouts(np.array(penalties), np.array(happened))
 
 
-def choose_actions(policy: DeployedPolicy, states: Float[np.ndarray, "n state"]) -> np.ndarray:
+def ask_policy(policy: DeployedPolicy, states: Float[np.ndarray, "n state"]) -> np.ndarray:
     """Return the policy's actions; rounding does not push them out of their box."""
     actions = np.atleast_1d(policy(states))
     if isinstance(policy.space, Discrete):

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jaxtyping import Array, Float
 
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.errors import InputError, UserCodeError
-from gelato.geometry import AbstractMetric, Composite, EnsemblePullback, prepare
+from gelato.geometry import Composite, prepare
 from gelato.model.latent import LatentModel
 from gelato.progress import note
 from gelato.uncertainty.embedded import EmbeddedData
@@ -31,7 +30,6 @@ from gelato.uncertainty.penalty import (
 )
 from gelato.uncertainty.registry import Space, find_penalty
 
-MetricName = Literal["composite", "decoder"]
 # A name, a penalty that is built already, or a function that builds one from `PenaltyInputs`.
 Penalty = str | AbstractPenalty | Callable[["PenaltyInputs"], AbstractPenalty]
 NEIGHBOURS = 20
@@ -206,28 +204,6 @@ class DecoderOutput(eqx.Module):
     def __call__(self, z: Float[Array, " latent"]) -> tuple[Array, Array]:
         decoded = self.model.decode(z)
         return decoded.mean, jnp.sqrt(decoded.variance)
-
-
-class DecodedForwardOutput(eqx.Module):
-    """`e -> (μ_D, σ_D)(μ_F(e))`: the decoders at the forward model's mean."""
-
-    model: LatentModel
-
-    def __call__(self, e: Float[Array, " embedding"]) -> tuple[Array, Array]:
-        return DecoderOutput(self.model)(self.model.forward(e).mean)
-
-
-def build_metric(model: LatentModel, name: MetricName = "composite") -> AbstractMetric:
-    """Build the metric that the model pulls back to its embedding space.
-
-    `composite` is the metric of Theorem 2. `decoder` is the metric of the decoders at the mean of
-    F.
-    """
-    return (
-        EnsemblePullback(DecodedForwardOutput(model))
-        if name == "decoder"
-        else build_composite(model)
-    )
 
 
 def build_composite(model: LatentModel) -> Composite:

@@ -283,12 +283,10 @@ class Ambient(AbstractPenalty):
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
         z, a = self.model.embedding.inverse(e)
-        state, successor = (
-            jnp.mean(self.model.decode_means(x), axis=0) for x in (z, self.model.forward(e).mean)
-        )
-        return jnp.mean(
-            find_neighbours(self.rows, jnp.concatenate([state, a, successor]), self.k, exclude)[1]
-        )
+        state = jnp.mean(self.model.decode_means(z), axis=0)
+        successor = jnp.mean(self.model.decode_means(self.model.forward(e).mean), axis=0)
+        row = jnp.concatenate([state, a, successor])
+        return jnp.mean(find_neighbours(self.rows, row, self.k, exclude)[1])
 
     @property
     def points(self) -> int:

@@ -22,7 +22,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerdictSection:
     """The decision about the selected policy and the numbers that it rests on."""
 
     word: str
@@ -169,7 +169,7 @@ class RunReport:
     kind: str
     dataset: str
     environment: str | None
-    verdict: Verdict
+    verdict: VerdictSection
     data: DataSection | None
     policies: PolicySection | None
     reproduce: Reproduction

@@ -15,11 +15,11 @@ from gelato.geometry import nearest_under_metric
 from gelato.model.training import FittedModel
 from gelato.progress import working
 from gelato.report.latent_space import build_decoder_metric, encode_states
-from gelato.report.page.collect.data import MOST_COLUMNS, choose_columns
+from gelato.report.page.collect.data import MOST_COLUMNS, choose_shown_columns
 from gelato.report.page.collect.plane import Plane, find_plane
 from gelato.report.page.collect.source import Source, name_actions
 from gelato.report.page.records import MapSection
-from gelato.training.policy_trust import choose_actions
+from gelato.training.policy_trust import ask_policy
 from gelato.uncertainty.bounds import Predicted, predict_pairs
 from gelato.uncertainty.embedded import rms
 from gelato.uncertainty.penalty import NO_EXCLUSION, penalise
@@ -54,14 +54,14 @@ def collect_map(source: Source, new_log: Dataset | None = None) -> MapPoints | N
         states = np.asarray(data.states)[rows]
         codes = encode_states(fitted, fitted.seed(source.model_index), states)
         plane = find_plane(codes)
-        columns = choose_columns(states, MOST_COLUMNS)
+        columns = choose_shown_columns(states, MOST_COLUMNS)
         points, predicted = _describe_rows(source, fitted.dataset, rows, codes, plane, columns)
         points["held_out"] = held_out.astype(int)
         if trust is not None:
             points |= _judge(trust, predicted, own_rows)
         trusted = points.get("trusted")
         if trust is not None and source.policy is not None:
-            verdict = trust(states, choose_actions(source.policy, states))
+            verdict = trust(states, ask_policy(source.policy, states))
             points["policy_penalty"] = verdict.penalty
             trusted = verdict.trusted
         neighbours, lengths = _find_neighbours(source, states, codes)
@@ -233,7 +233,7 @@ def find_weak_regions(
     regions with a tenth less trust than all steps have.
     """
     found = []
-    for column in choose_columns(states):
+    for column in choose_shown_columns(states):
         values = states[:, column]
         edges = np.unique(np.quantile(values, np.linspace(0, 1, 6)))
         for low, high in pairwise(edges):

@@ -12,13 +12,13 @@ from gelato.policy.evaluate import FIRST_SEED, find_environment
 from gelato.policy.policy import DeployedPolicy
 from gelato.progress import working
 from gelato.report.latent_space import encode_states
-from gelato.report.page.collect.data import MOST_COLUMNS, choose_columns
+from gelato.report.page.collect.data import MOST_COLUMNS, choose_shown_columns
 from gelato.report.page.collect.map import MapPoints
 from gelato.report.page.collect.source import Source
 from gelato.report.page.records import PathsSection
 from gelato.tasks.environments import make_environment
 from gelato.tasks.task import find_task
-from gelato.training.policy_trust import choose_actions
+from gelato.training.policy_trust import ask_policy
 
 _MOST_EPISODES, _LONGEST = 8, 1_000
 # Seconds to spend in slow simulators, at most.
@@ -43,7 +43,7 @@ def collect_paths(source: Source, points: MapPoints | None) -> PathsSection | No
             "The data names no environment that is installed, so the policy was not run."
         )
         return None
-    columns = choose_columns(points.states, MOST_COLUMNS)
+    columns = choose_shown_columns(points.states, MOST_COLUMNS)
     with working(f"running the selected policy in {environment}"):
         paths = []
         for number in range(_count_episodes(environment)):
@@ -108,7 +108,7 @@ def _describe(
     if trust is not None:
         actions = walk["actions"]
         if not isinstance(source.policy.space, Discrete):
-            actions = choose_actions(source.policy, states)
+            actions = ask_policy(source.policy, states)
         verdict = trust(states, actions.reshape(len(states), *actions.shape[1:]))
         described["trusted_share"] = float(verdict.trusted.mean())
         outside = np.flatnonzero(~verdict.trusted)

@@ -5,7 +5,7 @@ from typing import Any
 
 from gelato.report.page.collect.map import MapPoints, find_weak_regions
 from gelato.report.page.collect.source import Source
-from gelato.report.page.records import DataSection, Interval, TrustSection, Verdict
+from gelato.report.page.records import DataSection, Interval, TrustSection, VerdictSection
 
 NO_VERDICT = "no verdict"
 _ADVICE = {
@@ -25,13 +25,13 @@ def collect_verdict(
     data: DataSection | None,
     points: MapPoints | None,
     trust: TrustSection | None,
-) -> Verdict:
+) -> VerdictSection:
     """Read the decision of `select`, or say what is missing for one."""
     weak = tuple(_list_weak_spots(source, data, points, trust))
     chosen = source.chosen
     measured = _find_measured(source)
     if source.selection is None:
-        return Verdict(
+        return VerdictSection(
             word=NO_VERDICT,
             advice=_ADVICE[NO_VERDICT],
             reasons=(),
@@ -45,7 +45,7 @@ def collect_verdict(
     found = source.selection
     estimate, logged = found["estimate"], found["behaviour"]
     word = str(found["verdict"])
-    return Verdict(
+    return VerdictSection(
         word=word,
         advice=_ADVICE.get(word, ""),
         reasons=tuple(found["reasons"]),

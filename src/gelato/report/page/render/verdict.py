@@ -1,6 +1,6 @@
 """The verdict: the first thing that a reader sees."""
 
-from gelato.report.page.records import Interval, RunReport, Verdict
+from gelato.report.page.records import Interval, RunReport, VerdictSection
 from gelato.report.page.render.html import Html, element, join, list_items, paragraph, tile, tiles
 from gelato.report.page.render.numbers import (
     MISSING,
@@ -124,7 +124,7 @@ def _render_tiles(run: RunReport) -> Html:
     return tiles(*shown) if shown else Html("")
 
 
-def _draw_returns(verdict: Verdict) -> Html:
+def _draw_returns(verdict: VerdictSection) -> Html:
     """Draw the interval that decides next to that of the log."""
     if verdict.estimate is None or verdict.logged is None:
         return Html("")
