@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from gelato.cli.parsing import Commands
-from gelato.cli.plugins import load_plugins
 from gelato.errors import InputError, UserCodeError
+from gelato.plugins import load_plugins
 from gelato.progress import say
 from gelato.runs.signals import exit_code, remember_interrupts
 
@@ -33,13 +33,14 @@ def build_app(*, brief: bool = False) -> Commands:
     from gelato.cli.report import report
     from gelato.cli.results import evaluate, export, table
     from gelato.cli.selection import select
+    from gelato.cli.sweep import sweep
     from gelato.cli.trust import trust
     from gelato.cli.uncertainty import uncertainty
 
     app = Commands()
     app.command(data, name="data", help="List, generate, summarise and import datasets.")
     app.command(model, name="model", help="Fit the latent dynamics model and measure its accuracy.")
-    policies = (train, methods, settings, select, evaluate, table, export)
+    policies = (train, sweep, methods, settings, select, evaluate, table, export)
     for command in (uncertainty, trust, *policies, figure, report):
         summary = (command.__doc__ or "").partition("\n")[0]
         app.command(command, name=command.__name__, help=summary if brief else None)
