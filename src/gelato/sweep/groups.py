@@ -3,12 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gelato.data.reference import load
+from gelato.data.sources import NAMED, parse_reference
 from gelato.data.transitions import Dataset
 from gelato.options import set_options
-from gelato.report.references import shorten_reference
 from gelato.sweep.spec import Sweep, blame
 from gelato.training.method import Method, group_methods
 from gelato.training.presets import Parts, choose_parts, make_method
@@ -67,11 +68,11 @@ def make_methods(sweep: Sweep, parts: Parts) -> list[Method]:
             make_method(name, parts)
     with blame("penalty_weights" if sweep.penalty is None else "penalty"):
         return choose_methods(
-            sweep.methods,
+            tuple(sweep.methods),
             parts,
             sweep.penalty,
-            sweep.penalty_weights or None,
-            sweep.real_fractions,
+            tuple(sweep.penalty_weights) or None,
+            tuple(sweep.real_fractions),
         )
 
 
@@ -105,5 +106,6 @@ def name_apart(groups: Sequence[SweepGroup]) -> list[SweepGroup]:
 
 def _make_folder_name(reference: str) -> str:
     """Return a name of a folder that tells the dataset."""
-    short = re.sub(r"^\w+:(.*/)?", "", shorten_reference(reference))
-    return re.sub(r"[^\w=.]+", "-", short).strip("-.")[:_LONGEST_NAME]
+    parsed = parse_reference(reference)
+    name = reference if parsed.source == NAMED else Path(parsed.target).stem
+    return re.sub(r"[^\w=.]+", "-", name).strip("-.")[:_LONGEST_NAME] or "data"

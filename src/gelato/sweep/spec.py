@@ -11,19 +11,23 @@ import ast
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, get_args, no_type_check
 
-from gelato.data.sources import parse_reference
+from gelato.data.sources import make_absolute, parse_reference
 from gelato.errors import InputError, UserCodeError, first_line
 from gelato.runs.folder import list_seeds
 from gelato.training.method import check_penalty_weight
 from gelato.training.presets import PresetName, list_methods
 
 _NAME = "sweep"
+_LISTS_OF_TEXT = ("datasets", "methods", "settings")
+_LISTS_OF_NUMBERS = ("penalty_weights", "real_fractions")
+_WHOLE_NUMBERS = ("seeds", "first_seed", "seeds_per_group", "updates", "evaluations", "episodes")
 
 
 class FieldError(InputError):
@@ -48,19 +52,20 @@ def blame(field: str, entry: object = None) -> Iterator[None]:
         raise FieldError(str(error), field, entry) from error
 
 
-@dataclass(frozen=True)
+@no_type_check  # `__post_init__` checks the types, and its messages name the field.
+@dataclass(frozen=True, kw_only=True)
 class Sweep:
     """Datasets × methods × penalty weights × fractions of real data × seeds.
 
     Lists become tuples. Methods are registered names (`gelato methods`).
     """
 
-    datasets: tuple[str, ...]
+    datasets: Sequence[str]
     """References to data, as for `gelato train`."""
-    methods: tuple[str, ...] = ("gelato",)
-    penalty_weights: tuple[float, ...] = ()
+    methods: Sequence[str] = ("gelato",)
+    penalty_weights: Sequence[float] = ()
     """Penalty weights λ. Default: the grid of the preset."""
-    real_fractions: tuple[float, ...] = ()
+    real_fractions: Sequence[float] = ()
     """Fractions of real data in a batch. Default: the grid of the preset, or the preset's value if
     there are penalty weights."""
     penalty: str | None = None
@@ -74,12 +79,11 @@ class Sweep:
     """Updates of each policy. Default: those of the preset."""
     evaluations: int | None = None
     episodes: int | None = None
-    settings: tuple[str, ...] = ()
+    settings: Sequence[str] = ()
     """Any other settings as `NAME=VALUE` (`gelato settings` lists them)."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            self._check_type(each.name, str(each.type))
+        self._check_types()
         self._check_references()
         known = ", ".join(list_methods())
         for name in self.methods:
@@ -112,30 +116,34 @@ class Sweep:
         references = []
         for reference in self.datasets:
             with blame("datasets", reference):
-                references.append(str(parse_reference(reference)))
-        # Paths become absolute, because workers run in other folders.
+                references.append(str(make_absolute(parse_reference(reference))))
+        # Workers run in other folders.
         object.__setattr__(self, "datasets", tuple(references))
 
-    def _check_type(self, field: str, kind: str) -> None:
-        """Check the type of a field, and turn lists into tuples and whole numbers into floats."""
-        value: Any = getattr(self, field)
-        if kind.startswith("tuple"):
-            entry = float if "float" in kind else str
-            if not isinstance(value, list | tuple):
-                raise FieldError(f"{value!r} is not a list; write [{value!r}]", field)
-            for each in value:
-                wanted = (int, float) if entry is float else str
-                if not isinstance(each, wanted) or isinstance(each, bool):
-                    noun = "a number" if entry is float else "text"
-                    raise FieldError(f"{each!r} is not {noun}", field, each)
-            object.__setattr__(self, field, tuple(entry(each) for each in value))
-            return
-        if value is None and "None" in kind:
-            return
-        if "int" in kind and type(value) is not int:
-            raise FieldError(f"{value!r} is not a whole number", field)
-        if "int" not in kind and not isinstance(value, str):
-            raise FieldError(f"{value!r} is not text", field)
+    def _check_types(self) -> None:
+        """Check the types of all fields, and turn lists into tuples."""
+        for field in _LISTS_OF_TEXT:
+            self._check_list(field, str, "text")
+        for field in _LISTS_OF_NUMBERS:
+            self._check_list(field, int | float, "a number")
+            numbers = tuple(float(value) for value in getattr(self, field))
+            object.__setattr__(self, field, numbers)
+        for field in _WHOLE_NUMBERS:
+            value = getattr(self, field)
+            is_default = value is None and field not in ("seeds", "first_seed")
+            if type(value) is not int and not is_default:
+                raise FieldError(f"{value!r} is not a whole number", field)
+        if not isinstance(self.penalty, str | None):
+            raise FieldError(f"{self.penalty!r} is not text", "penalty")
+
+    def _check_list(self, field: str, entry: type | UnionType, noun: str) -> None:
+        values = getattr(self, field)
+        if not isinstance(values, list | tuple):
+            raise FieldError(f"{values!r} is not a list; write [{values!r}]", field)
+        for value in values:
+            if not isinstance(value, entry) or isinstance(value, bool):
+                raise FieldError(f"{value!r} is not {noun}", field, value)
+        object.__setattr__(self, field, tuple(values))
 
     def _refuse_repeats(self, field: str) -> None:
         values = getattr(self, field)
