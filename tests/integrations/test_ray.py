@@ -185,7 +185,7 @@ def test_a_node_without_the_data_is_one_line(machines: Machines, place: Path, tm
     for path in (tmp_path / "planned/groups").iterdir():
         subprocess.run(["rm", "-r", str(path)], check=True)
     log.unlink()
-    with pytest.raises(InputError, match="1 of 1 groups failed: log-bc. Their logs are"):
+    with pytest.raises(InputError, match=r"1 of 1 groups failed: log-bc\. Their logs are"):
         run_sweep(sweep, tmp_path / "planned", **options)
     text = (tmp_path / "planned/groups/log-bc.log").read_text()
     assert f"failed on {socket.gethostname()}: " in text and "no such file" in text
