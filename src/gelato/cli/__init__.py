@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from gelato.cli.parsing import Commands
-from gelato.cli.plugins import load_plugins
 from gelato.errors import InputError, UserCodeError
+from gelato.plugins import load_plugins
 from gelato.progress import say
 from gelato.runs.signals import exit_code, remember_interrupts
 
@@ -33,6 +33,7 @@ def build_app(*, brief: bool = False) -> Commands:
     from gelato.cli.report import report
     from gelato.cli.results import compare, evaluate, export
     from gelato.cli.selection import run_selection
+    from gelato.cli.sweep import sweep
     from gelato.cli.trust import trust
     from gelato.cli.uncertainty import uncertainty
 
@@ -43,6 +44,7 @@ def build_app(*, brief: bool = False) -> Commands:
         "uncertainty": uncertainty,
         "trust": trust,
         "train": run_training,
+        "sweep": sweep,
         "methods": methods,
         "settings": settings,
         "select": run_selection,

@@ -123,6 +123,17 @@ def parse_reference(reference: str) -> Reference:
     return Reference(source.name, target, dict(reversed(found)))
 
 
+def make_absolute(reference: Reference) -> Reference:
+    """Make the paths of a reference absolute, so that it works in every working directory."""
+    options, target = dict(reference.options), reference.target
+    for name in _PATHS:
+        if name in options:
+            options[name] = str(Path(options[name]).expanduser().absolute())
+    if _SOURCES[reference.source].is_path:
+        target = str(Path(target).expanduser().absolute())
+    return replace(reference, target=target, options=options)
+
+
 def load_reference(reference: Reference, *, trusted: bool = True) -> Dataset:
     """Load the data with its source, and compute its rewards if the reference says how.
 
@@ -130,19 +141,14 @@ def load_reference(reference: Reference, *, trusted: bool = True) -> Dataset:
     that the user has not named before is not run.
     """
     source = _SOURCES[reference.source]
+    reference = make_absolute(reference)
     options = dict(reference.options)
-    for name in _PATHS:
-        if name in options:
-            options[name] = str(Path(options[name]).expanduser().absolute())
     reward = options.pop("reward", None)
     if reward is not None and options.get("rewards", NONE) != NONE:
         raise InputError(f"{reference}: rewards= and reward= exclude each other; choose one")
     if reward is not None and "rewards" in source.options:
         options["rewards"] = NONE
-    target = reference.target
-    if source.is_path:
-        target = str(Path(target).expanduser().absolute())
-    dataset = _call_source(source, replace(reference, target=target, options=options))
+    dataset = _call_source(source, replace(reference, options=options))
     return dataset if reward is None else replace_rewards(dataset, Path(reward), trusted=trusted)
 
 

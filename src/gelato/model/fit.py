@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training, fuse_small_arrays
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
+from gelato.devices import BY_SEED, EVERYWHERE, place, run_in_parts
 from gelato.model.config import ModelConfig
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import GaussianMLP
@@ -183,6 +185,50 @@ def run_block(
 
     Returns the new state, the terms of every update, and the held-out loss at the end.
     """
+    return _update_models(constants, state, config, phase, updates)
+
+
+@compile_training
+def run_parts(
+    constants: tuple[FitData, Int[Array, " seeds"]],
+    state: FitState,
+    *,
+    config: ModelConfig,
+    phase: int,
+    updates: int,
+    mesh: Mesh,
+) -> tuple[FitState, Float[Array, "seeds updates terms"], Float[Array, " seeds"]]:
+    """Do what `run_block` does, on several devices; each has some of the seeds and all rows."""
+    data, seeds = constants
+
+    def call(
+        counts: UInt8[Array, "seeds n members"],
+        seeds: Int[Array, " seeds"],
+        state: FitState,
+        data: FitData,
+    ) -> tuple[FitState, Float[Array, "seeds updates terms"], Float[Array, " seeds"]]:
+        constants = eqx.tree_at(lambda d: d.counts, data, counts), seeds
+        return _update_models(constants, state, config, phase, updates)
+
+    specs = BY_SEED, BY_SEED, BY_SEED, EVERYWHERE
+    # The counts are given apart, because they are the only part of the data that has seeds.
+    shared = eqx.tree_at(lambda d: d.counts, data, jnp.zeros((0, 0, 0), jnp.uint8))
+    return run_in_parts(call, mesh, (data.counts, seeds, state, shared), specs, BY_SEED)
+
+
+def place_data(data: FitData, mesh: Mesh) -> FitData:
+    """Put all rows on every device, and the counts of a seed where its model is."""
+    counts = place(data.counts, mesh, BY_SEED)
+    return eqx.tree_at(lambda d: d.counts, place(data, mesh, EVERYWHERE), counts)
+
+
+def _update_models(
+    constants: tuple[FitData, Int[Array, " seeds"]],
+    state: FitState,
+    config: ModelConfig,
+    phase: int,
+    updates: int,
+) -> tuple[FitState, Float[Array, "seeds updates terms"], Float[Array, " seeds"]]:
     data, seeds = constants
 
     def one(

@@ -1,6 +1,5 @@
 """Policies in real environments: fixed seeds, deterministic actions, all cores."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
@@ -20,7 +19,7 @@ from gelato.errors import InputError, first_line
 from gelato.progress import Advance, note
 from gelato.tasks.environments import find_available, make_environment
 from gelato.tasks.task import find_task
-from gelato.tasks.workers import worker_pool
+from gelato.tasks.workers import count_workers, worker_pool
 
 # Any function from an observation to an action.
 Policy = Callable[[np.ndarray], object]
@@ -102,8 +101,8 @@ class Evaluator:
 
 @contextmanager
 def open_evaluator(environment: str, workers: int | None = None) -> Iterator[Evaluator]:
-    """Open an `Evaluator` with its workers. Default: one worker per core."""
-    with worker_pool(workers or os.cpu_count() or 1) as executor:
+    """Open an `Evaluator` with its workers. Default: GELATO_WORKERS, or one per core."""
+    with worker_pool(workers or count_workers()) as executor:
         yield Evaluator(environment, executor)
 
 

@@ -46,6 +46,10 @@ _REMOVE_LOG = "restore it from a copy, or remove it and repeat the command"
 Tree = TypeVar("Tree")
 
 
+class InUseError(InputError):
+    """Another process uses the folder."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A run folder with its description in `run.json`."""
@@ -73,7 +77,7 @@ class Run:
             kind = self.description["kind"]
             why = (
                 "is not finished"
-                if kind == "policies"
+                if kind in ("policies", "sweep")
                 else f"is a {kind} run, not a training. Give the folder of a `gelato train` run"
             )
             raise InputError(f"{self.folder}: has no results; this run {why}")
@@ -89,7 +93,7 @@ class Run:
         warn_without_locks(self.folder)
         with lock_file(self.folder / ".lock") as locked:
             if not locked:
-                raise InputError(
+                raise InUseError(
                     f"{self.folder}: in use by another process; wait for it or use another folder"
                 )
             for folder in (self.folder, self.folder / "checkpoints"):

@@ -19,6 +19,7 @@ from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.runs.files import report_damage
 from gelato.runs.folder import Run
+from gelato.runs.sweeps import expand_sweeps
 from gelato.selection.budget import Trial, choose_trial, try_policies
 from gelato.selection.estimate import Estimate, bound_mean, rank
 from gelato.selection.evidence import SelectSettings
@@ -104,7 +105,7 @@ def select(
     one that recorded the data. The choice is stored in the run's `selection.json`; `evaluate` and
     `export` then use it. `data` replaces the recorded reference, for data that moved.
     """
-    folders = [runs] if isinstance(runs, str | Path) else list(runs)
+    folders = expand_sweeps([runs] if isinstance(runs, str | Path) else list(runs))
     if not folders:
         raise InputError("name the folder of at least one run")
     if budget < 0:

@@ -91,6 +91,13 @@ def train_block(
     population: Population, states: PyTree, *, agent: AbstractAgent, updates: int
 ) -> tuple[PyTree, Measured]:
     """Train every policy for a block of updates; return the means of what was measured."""
+    return update_policies(population, states, agent, updates)
+
+
+def update_policies(
+    population: Population, states: PyTree, agent: AbstractAgent, updates: int
+) -> tuple[PyTree, Measured]:
+    """Do what `train_block` does, inside a compiled function."""
     per_rollout = min(updates, agent.updates_per_rollout)
     iterations = updates // per_rollout
     if iterations == 1:
@@ -157,6 +164,13 @@ def value_initial_states(
 
     It is the value in the pessimistic MDP. You can use it to select policies without a simulator.
     """
+    return value_policies(population, states, agent)
+
+
+def value_policies(
+    population: Population, states: PyTree, agent: AbstractAgent
+) -> Float[Array, "variants seeds"] | None:
+    """Do what `value_initial_states` does, inside a compiled function."""
 
     def value(state: PyTree, initial: Float[Array, "e latent"]) -> Float[Array, ""] | None:
         def one(z: Latent) -> Float[Array, ""] | None:

@@ -12,6 +12,7 @@ from gelato.report.page.collect.run import collect_run, compare_runs
 from gelato.report.page.records import Comparison, RunReport, to_plain
 from gelato.report.page.render.page import read_plotly, render_page
 from gelato.runs.files import write_atomically
+from gelato.runs.sweeps import expand_sweeps
 
 DEFAULT_NAME = "report.html"
 
@@ -42,12 +43,13 @@ def make_report(
     fitted_to: str | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Do what `write_report` does, and also return the records."""
-    runs = [run] if isinstance(run, str | Path) else list(run)
+    runs: Sequence[Path | str] = [run] if isinstance(run, str | Path) else list(run)
     if not runs:
         raise InputError("name the folder of at least one run")
     path = Path(out) if out is not None else Path(runs[0]) / DEFAULT_NAME
     _check_output(path)
     read_plotly()
+    runs = expand_sweeps(runs)
     report: RunReport | Comparison
     if len(runs) == 1:
         report = collect_run(runs[0], data, fitted_to)
