@@ -117,7 +117,7 @@ def judge_penalties(
     simulator: AbstractSimulator | None = None
     shifts: list[Shift] = []
     if task is not None and task.simulator_can_be_copied:
-        shifts = make_copied_shifts(task, rows)
+        shifts = make_copied_shifts(task, rows, held_out)
     elif simulate:
         simulator = open_simulator(environment, state_size)
     if simulator is not None:
@@ -238,7 +238,7 @@ class _Judge:
 
 def _predict(model: LatentModel, scaling: Scaling, shift: Shift) -> tuple[Array, Array]:
     """Return the embeddings of a shift's rows, and the normalised next states predicted."""
-    states = jnp.asarray(scaling.states(shift.states))
+    states = jnp.asarray(scaling.inputs(shift.inputs))
     latents = None if shift.latents is None else jnp.asarray(shift.latents)
     return _predict_rows(model, states, latents, scaling.action_space.encode(shift.actions))
 
