@@ -118,7 +118,7 @@ def _find_numpy(*arrays: Rows) -> ModuleType:
 
 
 def encode_actions(
-    space: ActionSpace, actions: Num[np.ndarray, "*given"]
+    space: ActionSpace, actions: Num[np.ndarray, "*given"] | np.int64
 ) -> Float[np.ndarray, "*encoded"]:
     """Return actions as windows hold them: discrete ones are one-hot."""
     if isinstance(space, Discrete):

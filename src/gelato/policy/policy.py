@@ -167,7 +167,7 @@ class RunningPolicy:
     def replace_action(self, action: Num[np.ndarray, "*action"] | np.int64) -> None:
         """Note the action that was taken after the last observation."""
         policy = self.policy
-        encoded = encode_actions(policy.space, np.asarray(action))
+        encoded = encode_actions(policy.space, action)
         self._memory = np.asarray(policy.layout.remember(self.window, encoded))
 
 

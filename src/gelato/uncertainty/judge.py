@@ -238,16 +238,20 @@ class _Judge:
 
 def _predict(model: LatentModel, scaling: Scaling, shift: Shift) -> tuple[Array, Array]:
     """Return the embeddings of a shift's rows, and the normalised next states predicted."""
-    states = jnp.asarray(scaling.inputs(shift.inputs))
-    latents = None if shift.latents is None else jnp.asarray(shift.latents)
-    return _predict_rows(model, states, latents, scaling.action_space.encode(shift.actions))
+    actions = scaling.action_space.encode(shift.actions)
+    if shift.latents is not None:
+        return _predict_latents(model, jnp.asarray(shift.latents), actions)
+    return _predict_rows(model, jnp.asarray(scaling.inputs(shift.inputs)), actions)
 
 
 @eqx.filter_jit
-def _predict_rows(
-    model: LatentModel, states: Array, latents: Array | None, actions: Array
-) -> tuple[Array, Array]:
-    z = jax.vmap(lambda state: model.encode(state).mean)(states) if latents is None else latents
+def _predict_rows(model: LatentModel, inputs: Array, actions: Array) -> tuple[Array, Array]:
+    z = jax.vmap(lambda each: model.encode(each).mean)(inputs)
+    return _predict_latents(model, z, actions)
+
+
+@eqx.filter_jit
+def _predict_latents(model: LatentModel, z: Array, actions: Array) -> tuple[Array, Array]:
     e = jax.vmap(model.embedding)(z, actions)
     return e, jax.vmap(lambda e: model.decode_means(model.forward(e).mean).mean(axis=0))(e)
 

@@ -144,9 +144,7 @@ def _record_driving(
                 after, _, terminated, truncated, _ = environment.step(action)
                 columns = (before.ravel(), action, after.ravel(), other, elsewhere.ravel(), window)
                 found.append(columns)
-                memory = np.asarray(
-                    layout.remember(window, encode_actions(space, np.asarray(action)))
-                )
+                memory = np.asarray(layout.remember(window, encode_actions(space, action)))
                 before, ended = after, terminated or truncated
                 advance(1)
     environment.close()

@@ -76,9 +76,7 @@ def _walk(environment: str, policy: DeployedPolicy, seed: int) -> dict[str, Any]
         action = policy(window)
         inputs.append(window)
         actions.append(action)
-        memory = np.asarray(
-            layout.remember(window, encode_actions(policy.space, np.asarray(action)))
-        )
+        memory = np.asarray(layout.remember(window, encode_actions(policy.space, action)))
         observation, reward, terminated, truncated, info = simulator.step(action)
         total, ended = total + float(reward), terminated or truncated
     simulator.close()
