@@ -186,6 +186,9 @@ def export(
     else:
         difference = export_onnx(chosen.policy, onnx, metadata)
         fields["largest difference"] = f"{difference:.1e}"
+    history = chosen.policy.history
+    if history > 1:
+        fields["history"] = f"{history} observations; an episode begins with a window of zeros"
     latency = measure_latency(onnx)
     fields["size"] = f"{onnx.stat().st_size / 1e6:.1f} MB"
     fields["a step on one core"] = (

@@ -5,6 +5,7 @@
 | `hopper-medium` | a named dataset, made on first use |
 | `hopper-medium,transitions=50000,seed=1` | the same recipe, another size or seed |
 | `intersection,episodes=20` | driving datasets have their size in episodes |
+| `hopper-medium,observe=positions` | the same without velocities |
 | `minari:ID` | a Minari dataset, local or remote |
 | `d4rl:PATH` | a D4RL HDF5 file |
 | `file:PATH` | a plain `.npz`, `.hdf5` or `.h5` file |
@@ -12,12 +13,15 @@
 | `lerobot:PATH` | a LeRobot folder |
 | `file:PATH,observations=x,low=-2,high=2` | the same, with field names and action range |
 | `file:PATH,environment=Pendulum-v1` | the same, with the environment to evaluate policies in |
+| `…,history=4` | any of these; models and policies read the last 4 observations and actions |
 
 `register_source` adds more sources.
 """
 
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from gelato.data import store
 from gelato.data.files import load_d4rl, load_file
@@ -32,6 +36,7 @@ from gelato.data.sources import (
     register_source,
 )
 from gelato.data.transitions import Dataset
+from gelato.tasks.partial import PartialView, find_view
 
 __all__ = ["list_sources", "load", "register_source"]
 
@@ -52,10 +57,30 @@ def load_stored(reference: str) -> Dataset:
 
 
 def _load_named(reference: Reference) -> Dataset:
-    named = resolve_named(reference)
+    options = dict(reference.options)
+    view = options.pop("observe", None)
+    named = resolve_named(replace(reference, options=options))
+    shown = None
+    if view is not None:
+        shown = find_view(named.recipe.environment, view, str(reference))
     make_named(named)
     dataset = store.read(named.dataset_id, download=False)
-    return replace(dataset, reference=named.reference)
+    dataset = replace(dataset, reference=named.reference)
+    return dataset if shown is None else _hide_columns(dataset, shown)
+
+
+def _hide_columns(dataset: Dataset, view: PartialView) -> Dataset:
+    """Return a dataset as its recorder would have logged it without the hidden columns."""
+    columns, transitions = list(view.columns), dataset.transitions
+    states, following = np.asarray(transitions.states), np.asarray(transitions.next_states)
+    shown = replace(
+        transitions,
+        states=np.ascontiguousarray(states[:, columns]),
+        next_states=np.ascontiguousarray(following[:, columns]),
+        observation_shape=(len(columns),),
+    )
+    reference = f"{dataset.reference},observe={view.name}"
+    return Dataset(reference, view.environment, shown)
 
 
 def _load_minari(reference: Reference) -> Dataset:
@@ -92,7 +117,7 @@ def _load_lerobot(reference: Reference) -> Dataset:
 register_source(
     NAMED,
     _load_named,
-    options=("transitions", "episodes", "seed"),
+    options=("transitions", "episodes", "seed", "observe"),
     help="a dataset of `gelato data list`, made on first use",
 )
 register_source("minari", _load_minari, help="a Minari dataset, local or remote")

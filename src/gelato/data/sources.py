@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from gelato.data.fields import NONE
+from gelato.data.history import read_history
 from gelato.data.rewards import replace_rewards
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 
 NAMED = "named"
 # Options of every source.
-_COMMON_OPTIONS = ("reward",)
+_COMMON_OPTIONS = ("reward", "history")
 # Words that users try, and the options that they mean.
 _OTHER_WORDS = {
     "states": "observations",
@@ -143,13 +144,30 @@ def load_reference(reference: Reference, *, trusted: bool = True) -> Dataset:
     source = _SOURCES[reference.source]
     reference = make_absolute(reference)
     options = dict(reference.options)
+    history = options.pop("history", None)
+    length = None if history is None else read_history(history, str(reference))
     reward = options.pop("reward", None)
     if reward is not None and options.get("rewards", NONE) != NONE:
         raise InputError(f"{reference}: rewards= and reward= exclude each other; choose one")
     if reward is not None and "rewards" in source.options:
         options["rewards"] = NONE
     dataset = _call_source(source, replace(reference, options=options))
-    return dataset if reward is None else replace_rewards(dataset, Path(reward), trusted=trusted)
+    if reward is not None:
+        dataset = replace_rewards(dataset, Path(reward), trusted=trusted)
+    return dataset if length is None else add_history(dataset, length)
+
+
+def add_history(dataset: Dataset, length: int) -> Dataset:
+    """Let models and policies read the last `length` observations and actions of a dataset."""
+    transitions = dataset.transitions
+    longest = max(rows.stop - rows.start for rows in transitions.episode_slices)
+    if length > longest:
+        raise InputError(
+            f"{dataset.reference}: history={length} is longer than every episode; the longest has "
+            f"{longest} step{'s' * (longest > 1)}. Use a shorter history"
+        )
+    reference = f"{dataset.reference},history={length}"
+    return replace(dataset, reference=reference, transitions=transitions.with_history(length))
 
 
 def _call_source(source: NamedSource, reference: Reference) -> Dataset:

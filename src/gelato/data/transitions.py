@@ -10,7 +10,7 @@ files the last step of an episode has no successor. Such a row keeps its reward 
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import equinox as eqx
@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from gelato.data.history import Layout, Past, encode_actions, find_past
 from gelato.data.spaces import ActionSpace
 from gelato.errors import InputError
 from gelato.tasks.task import name_states
@@ -41,12 +42,49 @@ class Transitions(eqx.Module):
     """Probability of each logged action under the policy that chose it; a density if continuous."""
     reward_code: str = eqx.field(static=True, default="")
     """Source text of the user's reward function, if one computed the rewards."""
+    past: Past | None = None
+    """Where the rows before each row are, if policies and models read a history."""
 
     def __len__(self) -> int:
         return len(self.rewards)
 
     def __getitem__(self, rows: slice | Num[Rows, " k"] | Bool[Rows, " n"]) -> "Transitions":
-        return jax.tree.map(lambda column: column[rows], self)
+        chosen: Transitions = jax.tree.map(lambda column: column[rows], self._without_past())
+        return chosen if self.past is None else replace(chosen, past=self.past.choose(rows))
+
+    def _without_past(self) -> "Transitions":
+        return self if self.past is None else replace(self, past=None)
+
+    def with_history(self, length: int) -> "Transitions":
+        """Return the same rows, with the last `length` observations and actions as their inputs."""
+        states, actions = np.asarray(self.states), np.asarray(self.actions)
+        return replace(self, past=find_past(states, actions, self.episode_slices, length))
+
+    @property
+    def layout(self) -> Layout:
+        """The columns of the inputs."""
+        history = 1 if self.past is None else self.past.length
+        return Layout(history, self.states.shape[1], self.action_space.size)
+
+    @property
+    def inputs(self) -> Float[np.ndarray, "n input"]:
+        """What policies and models read at each row: the state, or the window that ends there.
+
+        With a history the result is `history` times as large as the states: choose rows first.
+        """
+        if self.past is None:
+            return np.asarray(self.states)
+        return self.past.gather(self.action_space)
+
+    @property
+    def next_inputs(self) -> Float[np.ndarray, "n input"]:
+        """What policies and models read after each row."""
+        following = np.asarray(self.next_states)
+        if self.past is None:
+            return following
+        actions = encode_actions(self.action_space, np.asarray(self.actions))
+        layout = self.layout
+        return np.asarray(layout.open(following, layout.remember(self.inputs, actions)))
 
     @property
     def ends(self) -> Bool[Rows, " n"]:
@@ -64,7 +102,7 @@ class Transitions(eqx.Module):
     @property
     def nbytes(self) -> int:
         """Size of the arrays in bytes."""
-        return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self._without_past()))
 
     def with_successors(self) -> "Transitions":
         """Return the rows with a known successor.
@@ -75,14 +113,16 @@ class Transitions(eqx.Module):
         if known.all():
             return self
         cut = known & ~np.append(known[1:], True) & ~np.asarray(self.ends)
-        kept: Transitions = self[known]
+        kept = self[known]
         return eqx.tree_at(lambda t: t.truncated, kept, kept.truncated | cut[known])
 
     def fingerprint(self) -> str:
         """Return a hash of all values, shapes and spaces, which does not depend on the file."""
         described = repr((self.observation_shape, self.action_space)) + self.reward_code
+        if self.past is not None:
+            described += f"history={self.past.length}"
         digest = hashlib.blake2b(described.encode(), digest_size=16)
-        for leaf in jax.tree.leaves(self):
+        for leaf in jax.tree.leaves(self._without_past()):
             array = np.ascontiguousarray(leaf)
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(array.data)

@@ -18,6 +18,7 @@ from gelato.dynamics.ensemble_training import fit_ensemble
 from gelato.dynamics.fit import AbstractFit, AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import Embedded
 from gelato.dynamics.state import EnsembleConfig, StateDynamics
+from gelato.errors import InputError
 from gelato.model.fit import normalise_batch
 from gelato.model.latent import Scaling
 from gelato.model.split import Split
@@ -47,6 +48,15 @@ class EnsembleFit(AbstractFit):
 
     folder = "ensemble"
     space = "state"
+
+    def check(self, split: Split) -> None:
+        history = split.scaling.history
+        if history > 1:
+            raise InputError(
+                f"{split.dataset.reference}: an ensemble in state space predicts from single "
+                "observations. Use a method with a latent model, such as gelato, or remove "
+                "history= from the reference"
+            )
 
     def fit(self, split: Split, folder: Path, seeds: tuple[int, ...]) -> "FittedEnsemble":
         return FittedEnsemble(

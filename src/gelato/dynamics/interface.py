@@ -27,8 +27,8 @@ class AbstractDynamics(eqx.Module):
     """A learned model of an environment."""
 
     @abstractmethod
-    def encode(self, state: Float[Array, " state"]) -> Latent:
-        """Encode a normalised state as the policy's input."""
+    def encode(self, state: Float[Array, " input"]) -> Latent:
+        """Encode a normalised state, or a window if the data has a history."""
 
     def decode(self, latent: Latent, *, key: PRNGKeyArray) -> Float[Array, " state"]:
         """Return the normalised state that a latent state stands for."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.compilation import TRAINED_PASSES, Work, count_products
@@ -19,6 +18,7 @@ from gelato.dynamics.interface import AbstractDynamics, Action, Embedded, Imagin
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig
 from gelato.model.data_checks import check_data
+from gelato.model.fit import normalise_inputs
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import GaussianMLP
@@ -48,21 +48,29 @@ class StateNoise(eqx.Module):
         return jnp.minimum(self.factor * deviation, self.largest)
 
 
+class LatentNoise(eqx.Module):
+    """The standard deviation of the noise on a latent state, in each dimension."""
+
+    scale: Float[Array, "*batch latent"]
+
+
 class LatentDynamics(AbstractDynamics):
     """The latent model as dynamics.
 
     Episodes end by a known rule on decoded states. Without a rule, the learned head decides.
 
     With `noise`, an imagined state is drawn around the mean of a random decoder and encoded again.
-    Then a policy cannot exploit tiny details of the model's prediction.
+    Then a policy cannot exploit tiny details of the model's prediction. If the model reads a
+    history, one decoded observation cannot be encoded. The noise is then added to `z` itself, and
+    moves decoded observations as far. So imagination needs no windows.
     """
 
     model: LatentModel
     scaling: Scaling
     rule: Rule | None = eqx.field(static=True)
-    noise: StateNoise | None = None
+    noise: StateNoise | LatentNoise | None = None
 
-    def encode(self, state: Float[Array, " state"]) -> Latent:
+    def encode(self, state: Float[Array, " input"]) -> Latent:
         return self.model.encode(state).mean
 
     def embed(self, latent: Latent, action: Action) -> Embedded:
@@ -78,13 +86,16 @@ class LatentDynamics(AbstractDynamics):
             ended = jax.random.bernoulli(end_key, self.model.termination_probability(embedding))
         else:
             ended = self.rule(jnp.asarray(self.scaling.states.inverse(state)))
-        if self.noise is not None:
+        if isinstance(self.noise, LatentNoise):
+            moved = z + self.noise.scale * jax.random.normal(noise_key, z.shape)
+            z = self.model.support(moved)
+        elif self.noise is not None:
             z = self.model.support(self.encode(state))
         return Imagined(z, reward, ended)
 
     def decode(self, latent: Latent, *, key: PRNGKeyArray) -> Float[Array, " state"]:
-        """Return the normalised state: the decoders' mean, or with `noise` a draw from one."""
-        if self.noise is None:
+        """Return the normalised state: the decoders' mean, or with noise of states a draw."""
+        if not isinstance(self.noise, StateNoise):
             return jnp.mean(self.model.decode_means(latent), axis=0)
         member_key, noise_key = jax.random.split(key)
         member = jax.random.randint(member_key, (), 0, self.model.members)
@@ -204,13 +215,16 @@ def make_latent_dynamics(
     The unit is the standard deviation of the data's states. The decoders' σ decides how the noise
     is distributed, up to `noise_bound` times its mean.
     """
-    model, noise = fitted.seed(index), None
+    model = fitted.seed(index)
+    noise: StateNoise | LatentNoise | None = None
     if state_noise:
         train, _ = fitted.parts
-        rows = choose_evenly(train, SAMPLE)
-        states = jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows])))
-        typical = _compute_mean_deviation(model, states)
-        noise = StateNoise(state_noise / typical, jnp.asarray(noise_bound * state_noise))
+        inputs = normalise_inputs(train[choose_evenly(train, SAMPLE)], fitted.scaling)
+        if fitted.scaling.history > 1:
+            noise = _make_latent_noise(model, inputs, state_noise)
+        else:
+            typical = _compute_mean_deviation(model, inputs)
+            noise = StateNoise(state_noise / typical, jnp.asarray(noise_bound * state_noise))
     dataset = fitted.dataset
     rule = find_termination_rule(dataset.environment, dataset.transitions.states.shape[1])
     return LatentDynamics(model, fitted.scaling, rule, noise)
@@ -220,6 +234,25 @@ def check_state_noise(noise: float) -> None:
     """Raise an error if the state noise is not a finite number of at least 0."""
     if not 0 <= noise < math.inf:
         raise InputError(f"state_noise={noise}: must be a finite number of at least 0")
+
+
+@eqx.filter_jit
+def _make_latent_noise(
+    model: LatentModel, windows: Float[Array, "n window"], state_noise: float
+) -> LatentNoise:
+    """Return noise in proportion to the spread of each latent dimension.
+
+    To first order, it moves a decoded observation by `state_noise` per dimension, on average.
+    """
+    latents = jax.vmap(lambda window: model.encode(window).mean)(windows)
+    spread = jnp.std(latents, axis=0)
+
+    def move(z: Float[Array, " latent"], noise: Float[Array, " latent"]) -> Float[Array, " state"]:
+        decode = lambda z: jnp.mean(model.decode_means(z), axis=0)  # noqa: E731
+        return jax.jvp(decode, (z,), (spread * noise,))[1]
+
+    moved = jax.vmap(move)(latents, jax.random.normal(jax.random.key(0), latents.shape))
+    return LatentNoise(state_noise * spread / jnp.sqrt(jnp.mean(moved**2)))
 
 
 @eqx.filter_jit

@@ -96,7 +96,7 @@ class StateDynamics(AbstractDynamics):
     elites: int = eqx.field(static=True)
     rule: Rule | None = eqx.field(static=True)
 
-    def encode(self, state: Float[Array, " state"]) -> Latent:
+    def encode(self, state: Float[Array, " input"]) -> Latent:
         return state
 
     def embed(self, latent: Latent, action: Action) -> Embedded:

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.model.config import ModelConfig
 from gelato.model.data_checks import describe_rank_problem
-from gelato.model.fit import normalise_batch
+from gelato.model.fit import normalise_batch, normalise_inputs
 from gelato.model.latent import LatentModel, Scaling, predict
 from gelato.model.objective import Batch, compute_objective_terms
 from gelato.model.training import FittedModel
@@ -135,7 +135,7 @@ def _take_rows(batch: Batch, rows: slice) -> Batch:
 
 
 def _predict_row(model: LatentModel, scaling: Scaling, rule: Rule | None, row: Batch) -> StepRecord:
-    prediction = predict(model, row.states, row.actions)
+    prediction = predict(model, row.inputs, row.actions)
     next_state = prediction.next_state()
     ends = (
         prediction.termination > 0.5
@@ -148,7 +148,7 @@ def _predict_row(model: LatentModel, scaling: Scaling, rule: Rule | None, row: B
         log_density=prediction.log_density(row.next_states),
         reward=prediction.reward.mean,
         ends=ends,
-        latent=model.encode(row.states).mean,
+        latent=model.encode(row.inputs).mean,
     )
 
 
@@ -206,7 +206,7 @@ def find_longest_horizon(held_out: Transitions) -> int:
 @eqx.filter_jit
 def sample_rollouts(
     model: LatentModel,
-    state: Float[Array, " state"],
+    state: Float[Array, " input"],
     actions: Float[Array, "horizon action"],
     *,
     samples: int = _SAMPLES,
@@ -249,12 +249,13 @@ def measure_rollouts(
     """
     horizon = find_longest_horizon(held_out)
     starts = choose_sequence_starts(held_out, horizon, _STARTS)
-    batch = normalise_batch(held_out, fitted.scaling)
+    batch = normalise_batch(held_out, fitted.scaling, windows=False)
     window = starts[:, None] + np.arange(horizon)
     keys = jax.random.split(jax.random.key(0), len(starts))
     states, truth = batch.states[starts], np.asarray(batch.next_states[window])
     run = jax.vmap(lambda state, actions, key: sample_rollouts(model, state, actions, key=key))
-    sampled = np.asarray(run(states, batch.actions[window], keys))
+    inputs = normalise_inputs(held_out[starts], fitted.scaling)
+    sampled = np.asarray(run(inputs, batch.actions[window], keys))
     low, high = np.quantile(sampled, (0.05, 0.95), axis=1)
     error = np.sqrt(np.square(sampled.mean(axis=1) - truth).mean(axis=(0, 2)))
     no_change = np.sqrt(np.square(np.asarray(states)[:, None] - truth).mean(axis=(0, 2)))

@@ -119,7 +119,9 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
         return config
     if task is None or "latent_size" not in task.settings(name, "model"):
         # Additional latent dimensions would encode noise and make the metric singular.
-        most = _LATENT_PER_STATE * dataset.transitions.states.shape[1]
+        # A history may reveal as many hidden values as an observation has.
+        known = dataset.transitions.states.shape[1] * (1 + (dataset.transitions.past is not None))
+        most = _LATENT_PER_STATE * known
         config = replace(config, latent_size=min(config.latent_size, most))
     if task is not None and task.batch_fraction is not None:
         largest = int(task.batch_fraction * len(dataset.transitions))

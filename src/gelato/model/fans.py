@@ -37,7 +37,7 @@ def sample_fan(fitted: FittedModel, *, seed_index: int = 0) -> Fan:
         held_out[start : start + horizon], fitted.scaling, jnp.zeros((horizon, 0))
     )
     key = jax.random.key(0)
-    sampled = sample_rollouts(model, batch.states[0], batch.actions, samples=_SAMPLES, key=key)
+    sampled = sample_rollouts(model, batch.inputs[0], batch.actions, samples=_SAMPLES, key=key)
     raw = np.asarray(fitted.scaling.states.inverse(np.asarray(sampled)))
     first = np.asarray(held_out.states[start])
     truth = np.asarray(held_out.next_states[start : start + horizon])

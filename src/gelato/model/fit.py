@@ -6,6 +6,7 @@ weights bit for bit.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -17,6 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training, fuse_small_arrays
+from gelato.data.history import Layout
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.devices import BY_SEED, EVERYWHERE, place, run_in_parts
@@ -39,7 +41,9 @@ _HELD_OUT_ROWS = 2048
 class FitData(eqx.Module):
     """Training rows and a fixed held-out batch.
 
-    The columns of the training rows are one array, so that taking a batch is one gather.
+    The columns of the training rows are one array, so that taking a batch is one gather. With a
+    history, `ages` are the steps since the start of each row's episode, at most `history − 1`;
+    windows are gathered from the rows, so that they take no memory.
     """
 
     rows: Float[Array, "n columns"]
@@ -47,19 +51,36 @@ class FitData(eqx.Module):
     held_out: Batch
     state_size: int = eqx.field(static=True)
     action_size: int = eqx.field(static=True)
+    ages: Int[Array, " n"] | None = None
+    history: int = eqx.field(static=True, default=1)
 
-    def choose_states(self, count: int) -> Float[Array, "k state"]:
-        """Take states and successors of at most `count` training rows, spread evenly."""
-        rows = self.rows[choose_evenly(self.rows, count)]
-        successors = self.state_size + self.action_size + 1
-        parts = rows[:, : self.state_size], rows[:, successors : successors + self.state_size]
-        return jnp.concatenate(parts)
+    def choose_inputs(self, count: int) -> Float[Array, "k input"]:
+        """Take the encoder's inputs at and after at most `count` training rows, spread evenly."""
+        chosen = choose_evenly(self.rows, count)
+        batch = self.batch(jnp.asarray(chosen), jnp.zeros((len(chosen), 0)))
+        return jnp.concatenate([batch.inputs, batch.next_inputs])
 
-    def batch(self, rows: Float[Array, "k columns"], weights: Float[Array, "k members"]) -> Batch:
-        """Split gathered rows into their columns."""
+    def batch(self, chosen: Int[Array, " k"], weights: Float[Array, "k members"]) -> Batch:
+        """Gather rows and split them into their columns."""
         stops = np.cumsum([self.state_size, self.action_size, 1, self.state_size])
-        states, actions, rewards, next_states, terminated = jnp.split(rows, stops, axis=1)
-        return Batch(states, actions, rewards, next_states, terminated[:, 0], weights)
+        columns = jnp.split(self.rows[chosen], stops, axis=1)
+        states, actions, rewards, next_states, terminated = columns
+        batch = Batch(states, actions, rewards, next_states, terminated[:, 0], weights)
+        if self.ages is None:
+            return batch
+        return replace(batch, windows=self._gather_windows(chosen, self.ages[chosen]))
+
+    def _gather_windows(
+        self, chosen: Int[Array, " k"], ages: Int[Array, " k"]
+    ) -> Float[Array, "k window"]:
+        back = jnp.arange(1, self.history)
+        known = (ages[:, None] >= back)[..., None]
+        past = self.rows[jnp.maximum(chosen[:, None] - back, 0)]
+        past = past[..., : self.state_size + self.action_size]
+        memory = jnp.where(known, jnp.concatenate([past, jnp.ones_like(past[..., :1])], -1), 0)
+        layout = Layout(self.history, self.state_size, self.action_size)
+        states = self.rows[chosen, : self.state_size]
+        return jnp.asarray(layout.open(states, memory.reshape(len(chosen), -1)))
 
 
 class FitState(eqx.Module):
@@ -80,9 +101,16 @@ def draw_bootstrap_counts(rows: int, members: int, seed: int) -> UInt8[np.ndarra
 
 
 def normalise_batch(
-    transitions: Transitions, scaling: Scaling, weights: Float[Array, "n members"] | None = None
+    transitions: Transitions,
+    scaling: Scaling,
+    weights: Float[Array, "n members"] | None = None,
+    *,
+    windows: bool = True,
 ) -> Batch:
-    """Convert transitions to the model's units. Only the objective needs `weights`."""
+    """Convert transitions to the model's units. Only the objective needs `weights`.
+
+    With a history, their windows take `history` times the memory; leave them out for many rows.
+    """
     if weights is None:
         weights = jnp.zeros((len(transitions), 0))
     return Batch(
@@ -92,7 +120,15 @@ def normalise_batch(
         next_states=jnp.asarray(scaling.states(np.asarray(transitions.next_states))),
         terminated=jnp.asarray(transitions.terminated, jnp.float32),
         weights=weights,
+        windows=normalise_inputs(transitions, scaling)
+        if windows and transitions.past is not None
+        else None,
     )
+
+
+def normalise_inputs(transitions: Transitions, scaling: Scaling) -> Float[Array, "n input"]:
+    """Return what the encoder reads at each row, in the model's units."""
+    return jnp.asarray(scaling.inputs(transitions.inputs))
 
 
 def prepare_data(
@@ -103,7 +139,7 @@ def prepare_data(
     seeds: Sequence[int],
 ) -> FitData:
     """Normalise the data and put it on the device."""
-    batch = normalise_batch(train, scaling)
+    batch = normalise_batch(train, scaling, windows=False)
     columns = [
         batch.states,
         batch.actions,
@@ -121,11 +157,27 @@ def prepare_data(
         held_out=normalise_batch(held_out[chosen], scaling, weights),
         state_size=batch.states.shape[1],
         action_size=batch.actions.shape[1],
+        ages=_find_ages(train),
+        history=train.layout.history,
     )
 
 
+def _find_ages(train: Transitions) -> Int[Array, " n"] | None:
+    """Return the ages of rows, whose past is in the rows before them."""
+    if train.past is None:
+        return None
+    places, ages = np.asarray(train.past.places), np.asarray(train.past.ages)
+    assert (np.diff(places)[ages[1:] > 0] == 1).all() and ages[0] == 0
+    return jnp.asarray(ages)
+
+
 def make_model(
-    config: ModelConfig, state_size: int, action_space: ActionSpace, *, key: PRNGKeyArray
+    config: ModelConfig,
+    state_size: int,
+    action_space: ActionSpace,
+    history: int = 1,
+    *,
+    key: PRNGKeyArray,
 ) -> LatentModel:
     """Make an untrained model."""
     return LatentModel(
@@ -142,6 +194,7 @@ def make_model(
         shortcuts=config.shortcuts,
         variance_centres=config.variance_centres,
         input_scale=config.input_scale,
+        history=history,
         key=key,
     )
 
@@ -161,13 +214,17 @@ def begin_phase(config: ModelConfig, phase: int, models: LatentModel) -> FitStat
 
 @eqx.filter_jit
 def make_models(
-    config: ModelConfig, state_size: int, action_space: ActionSpace, seeds: Int[Array, " seeds"]
+    config: ModelConfig,
+    state_size: int,
+    action_space: ActionSpace,
+    seeds: Int[Array, " seeds"],
+    history: int = 1,
 ) -> LatentModel:
     """Make untrained models; the first axis of every array is the seed."""
 
     def one(seed: Int[Array, ""]) -> LatentModel:
         key = jax.random.fold_in(jax.random.key(seed), MODEL_WEIGHTS)
-        return make_model(config, state_size, action_space, key=key)
+        return make_model(config, state_size, action_space, history, key=key)
 
     return eqx.filter_vmap(one)(seeds)
 
@@ -246,7 +303,7 @@ def _update_models(
             state: FitState, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
         ) -> tuple[FitState, Float[Array, " terms"]]:
             rows, noise_key = drawn
-            batch = data.batch(data.rows[rows], counts[rows] / mean_counts)
+            batch = data.batch(rows, counts[rows] / mean_counts)
             return _update(state, batch, config, phase, noise_key)
 
         # Draw the rows of all updates together, because every draw is a kernel on an accelerator.

@@ -3,7 +3,9 @@
     z ~ q(z|s)      e = E(z, a)      z′ ~ F(·|e)      r ~ R(·|e)      s′ ~ D_i(·|z′),  i = 1, …, M
 
 States are standardised, rewards scaled, discrete actions one-hot. `Scaling` converts between the
-data's units and the model's.
+data's units and the model's. If the data has a history, the encoder reads a window of the last
+observations and actions instead of `s` (`data/history.py`). The decoders predict the current
+observation either way, so the metric is that of observations.
 """
 
 from collections.abc import Sequence
@@ -14,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gelato.data.history import Layout
 from gelato.data.spaces import ActionSpace, Discrete
-from gelato.data.transitions import Standardiser, Transitions
+from gelato.data.transitions import Rows, Standardiser, Transitions
 from gelato.model.coupling import Embedding
 from gelato.model.gaussian import Gaussian
 from gelato.model.networks import MLP, GaussianMLP, RadialVariance, SplitGaussian
@@ -79,6 +82,7 @@ class LatentModel(eqx.Module):
         shortcuts: bool,
         variance_centres: int = 0,
         input_scale: float = 1.0,
+        history: int = 1,
         key: PRNGKeyArray,
     ) -> None:
         keys = jax.random.split(key, 7)
@@ -87,7 +91,13 @@ class LatentModel(eqx.Module):
         common = (hidden, activation, minimum_variance)
         observed = (hidden, activation, observation_minimum_variance)
         self.encoder = GaussianMLP(
-            state_size, latent_size, *common, shortcut=shortcuts, initial_variance=0.05, key=keys[0]
+            Layout(history, state_size, action_size).size,
+            latent_size,
+            *common,
+            shortcut=shortcuts,
+            initial_variance=0.05,
+            history=history,
+            key=keys[0],
         )
         self.embedding = Embedding(
             latent_size, action_size, couplings, hidden[:1], activation, key=keys[1]
@@ -124,8 +134,8 @@ class LatentModel(eqx.Module):
         )(jax.random.split(keys[6], decoders))
         self.support = Support(jnp.full(latent_size, -jnp.inf), jnp.full(latent_size, jnp.inf))
 
-    def encode(self, state: Float[Array, " state"]) -> Gaussian:
-        """Return the posterior `q(z|s)`."""
+    def encode(self, state: Float[Array, " input"]) -> Gaussian:
+        """Return the posterior `q(z|s)`; with a history, `s` is a window."""
         return self.encoder(state)
 
     def decode(self, z: Float[Array, " latent"]) -> Gaussian:
@@ -167,17 +177,32 @@ class Scaling(eqx.Module):
     states: Standardiser
     rewards: Standardiser
     action_space: ActionSpace = eqx.field(static=True)
+    history: int = eqx.field(static=True, default=1)
+
+    @property
+    def layout(self) -> Layout:
+        """The columns of the encoder's input."""
+        return Layout(self.history, self.states.mean.shape[-1], self.action_space.size)
+
+    def inputs(self, raw: Float[Rows, "*batch input"]) -> Float[Rows, "*batch input"]:
+        """Normalise what the encoder reads: states, or windows of them."""
+        return self.layout.normalise(raw, self.states.mean, self.states.scale)
+
+    def restore(self, normalised: Float[Rows, "*batch input"]) -> Float[Rows, "*batch input"]:
+        """Convert what `inputs` returned back to the data's units."""
+        return self.layout.restore(normalised, self.states.mean, self.states.scale)
 
     @staticmethod
     def fit(train: Transitions, *, rewards_to_unit_range: bool) -> "Scaling":
         """Fit to the training transitions; rewards are standardised, or mapped to [−1, 1]."""
         states = Standardiser.fit(np.asarray(train.states))
         rewards = _fit_rewards(train, rewards_to_unit_range)
-        return Scaling(states, rewards, train.action_space)
+        return Scaling(states, rewards, train.action_space, train.layout.history)
 
     def scale_rewards(self, train: Transitions, *, to_unit_range: bool) -> "Scaling":
         """Return this scaling with the scaling of rewards fitted again."""
-        return Scaling(self.states, _fit_rewards(train, to_unit_range), self.action_space)
+        rewards = _fit_rewards(train, to_unit_range)
+        return Scaling(self.states, rewards, self.action_space, self.history)
 
 
 def _fit_rewards(train: Transitions, to_unit_range: bool) -> Standardiser:
@@ -215,10 +240,11 @@ class Prediction(eqx.Module):
 
 
 @eqx.filter_jit
-def set_support(models: LatentModel, states: Float[Array, "n state"]) -> LatentModel:
+def set_support(models: LatentModel, states: Float[Array, "n input"]) -> LatentModel:
     """Set the box that the data reaches, and place the centres of radial variances in it.
 
-    Arrays of `models` have the seed as first axis. The box bounds the posterior means of `states`.
+    Arrays of `models` have the seed as first axis. The box bounds the posterior means of `states`,
+    or of windows if the model reads a history.
     """
 
     def one(model: LatentModel) -> LatentModel:
@@ -261,9 +287,9 @@ def _choose_centres(
 
 
 def predict(
-    model: LatentModel, state: Float[Array, " state"], action: Float[Array, " action"]
+    model: LatentModel, state: Float[Array, " input"], action: Float[Array, " action"]
 ) -> Prediction:
-    """Predict one step without sampling."""
+    """Predict one step without sampling; with a history, `state` is a window."""
     e = model.embedding(model.encode(state).mean, action)
     return Prediction(
         model.decode(model.forward(e).mean), model.reward(e), model.termination_probability(e), e

@@ -33,12 +33,19 @@ INITIAL_VARIANCE = 0.05
 
 
 class Linear(eqx.Module):
-    """`x ↦ W x + b`."""
+    """`x ↦ W x + b`.
+
+    A longer input is read in blocks of the layer's input size, and the results are joined: a
+    convolution without overlap.
+    """
 
     weight: Float[Array, "*batch out in"]
     bias: Float[Array, "*batch out"] | None
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        inputs = self.weight.shape[-1]
+        if x.shape[0] != inputs:
+            return jax.vmap(self)(x.reshape(-1, inputs)).ravel()
         # With this operand order, the values of one batch row are adjacent in memory, so
         # normalisation is fast.
         product = x @ self.weight.T
@@ -46,29 +53,49 @@ class Linear(eqx.Module):
 
 
 def linear_layers(
-    sizes: Sequence[int], shortcut: bool = False, *, key: PRNGKeyArray
+    sizes: Sequence[int],
+    shortcut: bool = False,
+    convolutions: Sequence[tuple[int, int]] = (),
+    *,
+    key: PRNGKeyArray,
 ) -> tuple[Linear, ...]:
     """Make untrained layers between these sizes, with weights uniform in ±1/√in.
 
-    With `shortcut`, an additional last layer maps the first size to the last one. All weights come
-    from one draw. `eqx.nn.Linear` makes three, and the sixty arrays of a model took 17 seconds to
-    compile.
+    With `shortcut`, an additional last layer maps the first size to the last one. `convolutions`
+    are sizes of layers before the second size, instead of a layer from the first size. All weights
+    come from one draw. `eqx.nn.Linear` makes three, and the sixty arrays of a model took 17 seconds
+    to compile.
     """
-    shapes = [(b, a + 1) for a, b in pairwise(sizes)] + [(sizes[-1], sizes[0])] * shortcut
+    pairs = [*convolutions, *pairwise(sizes[1:])] if convolutions else list(pairwise(sizes))
+    shapes = [(b, a + 1) for a, b in pairs] + [(sizes[-1], sizes[0])] * shortcut
     stops = np.cumsum([math.prod(shape) for shape in shapes])
     drawn = jnp.split(jax.random.uniform(key, (int(stops[-1]),), minval=-1, maxval=1), stops[:-1])
     blocks = [numbers.reshape(shape) for numbers, shape in zip(drawn, shapes, strict=True)]
     layers = [
         Linear(block[:, :-1] / math.sqrt(a), block[:, -1] / math.sqrt(a))
-        for block, a in zip(blocks, sizes[:-1], strict=False)
+        for block, (a, _) in zip(blocks, pairs, strict=False)
     ]
     return (*layers, Linear(blocks[-1] / math.sqrt(sizes[0]), None)) if shortcut else tuple(layers)
+
+
+def choose_convolutions(in_size: int, history: int, width: int) -> list[tuple[int, int]]:
+    """Choose the sizes of convolutions that reduce a window to `width` values.
+
+    Each joins a few neighbouring rows; together they join all.
+    """
+    sizes, row_size, left = [], in_size // history, history
+    while left > 1:
+        kernel = next((k for k in (4, 2, 3, 5, 7) if left % k == 0), left)
+        sizes.append((kernel * row_size, width))
+        row_size, left = width, left // kernel
+    return sizes
 
 
 class MLP(eqx.Module):
     """`x ↦ W_L a(… a(W_1 x))`, optionally plus a linear shortcut `S x`.
 
-    The shortcut learns the linear part, which is most of an encoder or decoder.
+    The shortcut learns the linear part, which is most of an encoder or decoder. With `history`, x
+    is a window of so many rows, and the first layers are convolutions over its rows.
     """
 
     layers: tuple[Linear, ...]
@@ -85,10 +112,13 @@ class MLP(eqx.Module):
         shortcut: bool = False,
         final_scale: float = 1.0,
         input_scale: float = 1.0,
+        history: int = 1,
         key: PRNGKeyArray,
     ) -> None:
-        sizes = [in_size, *hidden, out_size]
-        layers = list(linear_layers(sizes, shortcut, key=key))
+        convolutions = choose_convolutions(in_size, history, hidden[0]) if history > 1 else ()
+        # The convolutions reduce a window to as many values as a hidden layer has.
+        sizes = [in_size, *hidden[: bool(convolutions)], *hidden, out_size]
+        layers = list(linear_layers(sizes, shortcut, convolutions, key=key))
         self.shortcut = layers.pop() if shortcut else None
         layers[0] = eqx.tree_at(
             lambda layer: layer.weight, layers[0], input_scale * layers[0].weight
@@ -123,6 +153,7 @@ class GaussianMLP(eqx.Module):
         shortcut: bool = False,
         initial_variance: float = 1.0,
         input_scale: float = 1.0,
+        history: int = 1,
         key: PRNGKeyArray,
     ) -> None:
         self.network = MLP(
@@ -132,6 +163,7 @@ class GaussianMLP(eqx.Module):
             activation,
             shortcut=shortcut,
             input_scale=input_scale,
+            history=history,
             key=key,
         )
         self.minimum_variance, self.initial_variance = minimum_variance, initial_variance

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gelato.data.history import Layout
 from gelato.model.gaussian import log_density, make_standard_like
 from gelato.model.latent import LatentModel
 from gelato.model.networks import MLP, GaussianMLP, apply_members
@@ -36,7 +37,10 @@ TERMS = (
 
 
 class Batch(eqx.Module):
-    """Transitions in the model's units, and their bootstrap weights for each decoder."""
+    """Transitions in the model's units, and their bootstrap weights for each decoder.
+
+    With a history, `windows` are what the encoder reads at each row.
+    """
 
     states: Float[Array, "*n state"]
     actions: Float[Array, "*n action"]
@@ -44,6 +48,23 @@ class Batch(eqx.Module):
     next_states: Float[Array, "*n state"]
     terminated: Float[Array, "*n"]
     weights: Float[Array, "*n members"]
+    windows: Float[Array, "*n window"] | None = None
+
+    @property
+    def inputs(self) -> Float[Array, "*n input"]:
+        """What the encoder reads at each row."""
+        return self.states if self.windows is None else self.windows
+
+    @property
+    def next_inputs(self) -> Float[Array, "*n input"]:
+        """What the encoder reads after each row."""
+        if self.windows is None:
+            return self.next_states
+        state_size, action_size = self.states.shape[-1], self.actions.shape[-1]
+        history = self.windows.shape[-1] // (state_size + action_size + 1)
+        layout = Layout(history, state_size, action_size)
+        memory = layout.remember(self.windows, self.actions)
+        return jnp.asarray(layout.open(self.next_states, memory))
 
 
 def compute_objective_terms(
@@ -63,8 +84,8 @@ def compute_objective_terms(
     n = len(batch.states)
     # Draw once for the whole batch: a key for each row would cost as many kernels as a network.
     noise = jax.random.normal(key, ((3 if predict else 2) * n, model.latent_size))
-    posteriors = jax.vmap(model.encode)(jnp.concatenate([batch.states, batch.next_states]))
-    target = jax.lax.stop_gradient(jax.vmap(target_encoder)(batch.next_states))
+    posteriors = jax.vmap(model.encode)(jnp.concatenate([batch.inputs, batch.next_inputs]))
+    target = jax.lax.stop_gradient(jax.vmap(target_encoder)(batch.next_inputs))
     sampled = posteriors.sample_from_noise(noise[: 2 * n])
     e = jax.vmap(model.embedding)(sampled[:n], batch.actions)
     forward = jax.vmap(model.forward)(e)
@@ -132,7 +153,7 @@ def compute_variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
     """
 
     embedded = jax.vmap(lambda state, action: model.embedding(model.encode(state).mean, action))(
-        batch.states, batch.actions
+        batch.inputs, batch.actions
     )
     latents = jax.vmap(lambda e: model.forward(e).mean)(embedded)
     decoded = apply_members(model.decoders, latents)

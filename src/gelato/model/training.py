@@ -210,24 +210,28 @@ def _load_data(run: Run, reference: str) -> Dataset:
 
 
 def _describe_shape(transitions: Transitions) -> dict[str, Any]:
-    return {
+    shape = {
         "observation": list(transitions.observation_shape),
         "action": repr(transitions.action_space),
     }
+    history = transitions.layout.history
+    return shape if history == 1 else {**shape, "history": history}
 
 
 def _new_models(
     config: ModelConfig, transitions: Transitions, seeds: tuple[int, ...]
 ) -> LatentModel:
     state_size = transitions.states.shape[1]
-    return make_models(config, state_size, transitions.action_space, jnp.array(seeds))
+    history = transitions.layout.history
+    return make_models(config, state_size, transitions.action_space, jnp.array(seeds), history)
 
 
 def _make_empty_scaling(transitions: Transitions) -> Scaling:
     def blank(size: int) -> Standardiser:
         return Standardiser(np.zeros(size, np.float32), np.ones(size, np.float32))
 
-    return Scaling(blank(transitions.states.shape[1]), blank(1), transitions.action_space)
+    states, history = blank(transitions.states.shape[1]), transitions.layout.history
+    return Scaling(states, blank(1), transitions.action_space, history)
 
 
 def _run_phases(
@@ -247,7 +251,7 @@ def _run_phases(
         state = begin_phase(config, MEANS, models)
         means = _run_phase(folder, dataset, config, MEANS, seeds, data, state)
         with delay_signals():
-            models = set_support(means, data.choose_states(_SUPPORT_ROWS))
+            models = set_support(means, data.choose_inputs(_SUPPORT_ROWS))
             step, state = config.updates, begin_phase(config, VARIANCES, models)
             folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
     return _run_phase(folder, dataset, config, VARIANCES, seeds, data, state, step)

@@ -20,10 +20,8 @@ def deploy(actor: Actor, encoder: GaussianMLP | None, scaling: Scaling) -> Deplo
     if encoder is not None:
         latent_size = actor.network.layers[0].weight.shape[-1]
         stages.insert(0, make_stage(encoder.network, latent_size))
-    states = scaling.states
-    return DeployedPolicy(
-        np.asarray(states.mean), np.asarray(states.scale), tuple(stages), actor.space
-    )
+    mean, scale = np.asarray(scaling.states.mean), np.asarray(scaling.states.scale)
+    return DeployedPolicy(mean, scale, tuple(stages), actor.space, scaling.history)
 
 
 def deploy_all(

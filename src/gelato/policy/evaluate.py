@@ -16,12 +16,14 @@ from jaxtyping import Bool, Float, Int
 
 from gelato.data.spaces import ActionSpace, from_gymnasium
 from gelato.errors import InputError, first_line
+from gelato.policy.policy import begin_episode
 from gelato.progress import Advance, note
 from gelato.tasks.environments import find_available, make_environment
 from gelato.tasks.task import find_task
 from gelato.tasks.workers import count_workers, worker_pool
 
-# Any function from an observation to an action.
+# Any function from an observation to an action. If it has a method `begin`, its result acts in one
+# episode.
 Policy = Callable[[np.ndarray], object]
 CrashTest = Callable[[Mapping[str, object]], bool]
 # Seeds of evaluations, far from the seeds that datasets are made with.
@@ -163,6 +165,7 @@ def _run_episode(
     has_crashed: CrashTest | None,
 ) -> tuple[float, int, bool]:
     observation, _ = environment.reset(seed=seed)
+    policy = begin_episode(policy)
     total, steps, ended = 0.0, 0, False
     info: dict[str, Any] = {}
     while not ended and steps < _LONGEST:
@@ -187,6 +190,7 @@ def record_frames(environment_id: str, policy: Policy, seed: int = FIRST_SEED) -
         raise InputError(
             f"{environment_id}: cannot be rendered here; {help} ({first_line(error)})"
         ) from error
+    policy = begin_episode(policy)
     # Errors below come from the policy or the environment, so their traceback is kept.
     if task is not None and task.capture_frames is not None:
         task.capture_frames(environment, lambda: frames.append(environment.render()))

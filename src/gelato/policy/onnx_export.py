@@ -3,6 +3,9 @@
     observation ─► action
                 └► penalty, trusted, next_state, error_bound, error_bounds     with a guard
 
+A policy that reads a history has one more input and output: `window`, and `next_window` to pass in
+the next step. An episode begins with a window of zeros.
+
 onnxruntime runs the graph before the file is written, and every output is compared.
 """
 
@@ -16,11 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from gelato.data.history import encode_actions
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError, import_extra
-from gelato.policy.onnx_graph import OnnxGraph, add_stage
-from gelato.policy.onnx_guard import add_guard
+from gelato.policy.onnx_graph import OnnxGraph, add_inputs, add_memory, add_stage
+from gelato.policy.onnx_guard import add_guard, encode_action
 from gelato.policy.policy import DeployedPolicy
 from gelato.runs.files import write_atomically
 from gelato.uncertainty.trust import Trust, Verdict
@@ -31,7 +35,7 @@ TOLERANCE, PENALTY_TOLERANCE, BOUND_TOLERANCE = 1e-5, 1e-4, 1e-3
 _OPSET = 17
 _ROWS = 256
 
-Run = Callable[[Float[np.ndarray, "n state"]], dict[str, np.ndarray]]
+Run = Callable[[Float[np.ndarray, "n input"]], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -63,13 +67,15 @@ def export_onnx(
 ) -> float:
     """Write the graph `observation[batch, state] -> action`; return its largest deviation.
 
+    With a history it is `observation, window -> action, next_window`.
+
     The unit is half the range of an action, or 1 if that is larger. `metadata` is stored in the
     file, next to the version of gelato.
     """
     import_packages()
     graph = OnnxGraph()
-    content = _make_model(policy, graph, [_add_policy(graph, policy)], metadata)
-    difference = _compare_actions(policy, _open(content), sample_observations(policy))
+    content = _make_model(policy, graph, _add_policy(graph, policy), metadata)
+    difference = _compare_actions(policy, _open(content, policy), sample_inputs(policy))
     if not difference <= TOLERANCE:
         raise InputError(
             f"{path}: the exported graph differs from the policy by {difference:.2g}; not written"
@@ -89,7 +95,7 @@ def export_guarded(
     """
     import_packages()
     graph = OnnxGraph()
-    outputs = [_add_policy(graph, policy), *add_guard(graph, trust, policy.space)]
+    outputs = [*_add_policy(graph, policy), *add_guard(graph, trust, policy.space)]
     known = {
         "penalty": trust.penalty,
         "prototypes": str(trust.points),
@@ -99,11 +105,11 @@ def export_guarded(
         "calibration_episodes": str(trust.episodes),
     }
     content = _make_model(policy, graph, outputs, {**known, **(metadata or {})})
-    run = _open(content)
+    run = _open(content, policy)
     # Logged states, and states two deviations around them: inside and outside of the data.
     train = trust.fitted.parts[0]
-    logged = np.asarray(train.states)[choose_evenly(train, _ROWS)]
-    observations = np.concatenate([logged, sample_observations(policy)])
+    logged = train[choose_evenly(train, _ROWS)].inputs
+    observations = np.concatenate([logged, sample_inputs(policy)])
     found = run(observations)
     differences = _compare_verdicts(trust(observations, found["action"]), found, trust)
     action = _compare_actions(policy, run, observations)
@@ -120,11 +126,31 @@ def export_guarded(
     return differences
 
 
-def sample_observations(policy: DeployedPolicy) -> Float[np.ndarray, "n state"]:
-    """Sample observations with twice the spread of the data."""
-    rng = np.random.default_rng(0)
-    noise = rng.standard_normal((_ROWS, len(policy.mean)))
-    return (policy.mean + 2 * policy.scale * noise).astype(np.float32)
+def sample_inputs(policy: DeployedPolicy) -> Float[np.ndarray, "n input"]:
+    """Sample observations with twice the spread of the data, or windows of them."""
+    rng, layout = np.random.default_rng(0), policy.layout
+
+    def observe() -> Float[np.ndarray, "n state"]:
+        noise = rng.standard_normal((_ROWS, layout.state_size))
+        return (policy.mean + 2 * policy.scale * noise).astype(np.float32)
+
+    # The windows of episodes that began at most `history` steps ago.
+    ages = rng.integers(layout.history, size=_ROWS)
+    memory = np.zeros((_ROWS, layout.memory_size), np.float32)
+    for step in range(1, layout.history):
+        window = np.asarray(layout.open(observe(), memory))
+        taken = np.asarray(layout.remember(window, _sample_actions(policy, rng)))
+        memory = np.where((ages >= layout.history - step)[:, None], taken, memory)
+    return np.asarray(layout.open(observe(), memory))
+
+
+def _sample_actions(
+    policy: DeployedPolicy, rng: np.random.Generator
+) -> Float[np.ndarray, "n action"]:
+    space = policy.space
+    if isinstance(space, Discrete):
+        return encode_actions(space, rng.integers(space.n, size=_ROWS))
+    return rng.uniform(space.low, space.high, (_ROWS, space.size)).astype(np.float32)
 
 
 def measure_latency(path: Path, steps: int = 2_000) -> Latency:
@@ -133,12 +159,14 @@ def measure_latency(path: Path, steps: int = 2_000) -> Latency:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    size = session.get_inputs()[0].shape[1]
-    observations = np.random.default_rng(0).normal(size=(_ROWS, 1, size)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    given = {}
+    for each in session.get_inputs():
+        given[each.name] = rng.normal(size=(_ROWS, 1, each.shape[1])).astype(np.float32)
     passed, computing = [], []
     for step in range(steps + _ROWS):
         begin, own_begin = time.perf_counter(), time.thread_time()
-        session.run(None, {"observation": observations[step % _ROWS]})
+        session.run(None, {name: values[step % _ROWS] for name, values in given.items()})
         computing.append(1_000 * (time.thread_time() - own_begin))
         passed.append(1_000 * (time.perf_counter() - begin))
     # The first steps warm up caches.
@@ -146,13 +174,26 @@ def measure_latency(path: Path, steps: int = 2_000) -> Latency:
     return Latency(float(median), float(high), float(np.quantile(computing[_ROWS:], 0.99)))
 
 
-def _add_policy(graph: OnnxGraph, policy: DeployedPolicy) -> Any:
-    """Add the nodes from the observation to the action."""
+def _add_policy(graph: OnnxGraph, policy: DeployedPolicy) -> list[Any]:
+    """Add the nodes from the observation to the action; return the outputs."""
     from onnx import TensorProto, helper
 
-    x = graph.standardise("observation", policy.mean, policy.scale)
+    layout = policy.layout
+    action = _add_action(graph, policy)
+    if layout.history == 1:
+        return [action]
+    add_memory(graph, layout, encode_action(graph, policy.space))
+    shape: list[str | int] = ["batch", layout.memory_size]
+    window = helper.make_tensor_value_info("next_window", TensorProto.FLOAT, shape)
+    return [action, window]
+
+
+def _add_action(graph: OnnxGraph, policy: DeployedPolicy) -> Any:
+    from onnx import TensorProto, helper
+
+    x, width = add_inputs(graph, policy.layout, policy.mean, policy.scale), policy.layout.size
     for stage in policy.stages:
-        x = add_stage(graph, stage, x)
+        x, width = add_stage(graph, stage, x, width), stage.outputs
     if isinstance(policy.space, Discrete):
         graph.add("ArgMax", x, output="action", axis=1, keepdims=0)
         return helper.make_tensor_value_info("action", TensorProto.INT64, ["batch"])
@@ -170,10 +211,13 @@ def _make_model(
 ) -> bytes:
     """Return the checked content of the file."""
     onnx, _ = import_packages()
-    observation = onnx.helper.make_tensor_value_info(
-        "observation", onnx.TensorProto.FLOAT, ["batch", len(policy.mean)]
-    )
-    made = onnx.helper.make_graph(graph.nodes, "policy", [observation], outputs, graph.constants)
+    layout, inputs = policy.layout, []
+    for name, size in (("observation", layout.state_size), ("window", layout.memory_size)):
+        if size:
+            inputs.append(
+                onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", size])
+            )
+    made = onnx.helper.make_graph(graph.nodes, "policy", inputs, outputs, graph.constants)
     opset = onnx.helper.make_opsetid("", _OPSET)
     model = onnx.helper.make_model(made, opset_imports=[opset], ir_version=8)
     model.producer_name, model.producer_version = "gelato", version("gelato-rl")
@@ -183,17 +227,19 @@ def _make_model(
     return model.SerializeToString()
 
 
-def _open(content: bytes) -> Run:
-    """Return a function that runs the graph and names its outputs."""
+def _open(content: bytes, policy: DeployedPolicy) -> Run:
+    """Return a function of the policy's inputs that runs the graph and names its outputs."""
+    layout = policy.layout
     _, onnxruntime = import_packages()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
-    def run(observations: Float[np.ndarray, "n state"]) -> dict[str, np.ndarray]:
+    def run(inputs: Float[np.ndarray, "n input"]) -> dict[str, np.ndarray]:
+        given = {"observation": inputs[:, : layout.state_size]}
+        if layout.history > 1:
+            given["window"] = inputs[:, layout.row_size :]
         found = {}
-        for name, values in zip(
-            names, session.run(None, {"observation": observations}), strict=True
-        ):
+        for name, values in zip(names, session.run(None, given), strict=True):
             # onnxruntime's integers have a C type of their own, which annotations do not know.
             found[name] = np.asarray(values).astype(values.dtype.name)
         return found
@@ -202,7 +248,7 @@ def _open(content: bytes) -> Run:
 
 
 def _compare_actions(
-    policy: DeployedPolicy, run: Run, observations: Float[np.ndarray, "n state"]
+    policy: DeployedPolicy, run: Run, observations: Float[np.ndarray, "n input"]
 ) -> float:
     space = policy.space
     unit = (
@@ -211,7 +257,13 @@ def _compare_actions(
         else np.maximum(1, np.subtract(space.high, space.low) / 2)
     )
     expected = np.array([policy(row) for row in observations])
-    return float(np.max(np.abs(run(observations)["action"] - expected) / unit))
+    found = run(observations)
+    difference = float(np.max(np.abs(found["action"] - expected) / unit))
+    if policy.history > 1:
+        encoded = encode_actions(space, found["action"])
+        memory = policy.layout.remember(observations, encoded)
+        difference = max(difference, float(np.max(np.abs(found["next_window"] - memory))))
+    return difference
 
 
 def _compare_verdicts(expected: Verdict, found: dict[str, np.ndarray], trust: Trust) -> Differences:

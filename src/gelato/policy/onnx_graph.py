@@ -4,18 +4,68 @@ from typing import Any
 
 import numpy as np
 
+from gelato.data.history import Layout
 from gelato.policy.policy import Stage
 
 # ONNX takes the largest integer for the end of an axis.
 _END = np.iinfo(np.int64).max
 
 
-def add_stage(graph: "OnnxGraph", stage: Stage, x: str) -> str:
-    """Add a stage of a policy; return the name of its output."""
-    hidden = x
-    for weight, bias in stage.layers[:-1]:
-        hidden = activate(graph, stage.activation, graph.affine(hidden, weight, bias))
-    out = graph.affine(hidden, *stage.layers[-1])
+def add_inputs(graph: "OnnxGraph", layout: Layout, mean: np.ndarray, scale: np.ndarray) -> str:
+    """Add what a policy reads, normalised: `observation`, with a history also `window`.
+
+    `window` holds the steps before the observation, as `gelato.data.history` calls the memory.
+    """
+    x = graph.standardise("observation", mean, scale)
+    if layout.history == 1:
+        return x
+    known = graph.add("Reshape", "window", _make_shape(graph, -1, layout.row_size))
+    others = (0, layout.action_size + 1)
+    flag = graph.slice(known, layout.row_size - 1, None)
+    level = graph.add("Mul", flag, graph.constant(np.pad(mean, others)))
+    unit = graph.constant(np.pad(scale, others, constant_values=1))
+    rows = graph.add("Div", graph.add("Sub", known, level), unit)
+    memory = graph.add("Reshape", rows, _make_shape(graph, -1, layout.memory_size))
+    return graph.add("Concat", _add_row(graph, layout, x), memory, axis=1)
+
+
+def add_memory(graph: "OnnxGraph", layout: Layout, action: str) -> None:
+    """Add the output `next_window`, which is the input `window` of the next step.
+
+    `action` is the action as models receive it.
+    """
+    row = _add_row(graph, layout, "observation")
+    place = np.eye(layout.action_size, layout.row_size, layout.state_size, dtype=np.float32)
+    row = graph.add("Add", row, graph.add("MatMul", action, graph.constant(place)))
+    kept = graph.slice("window", 0, layout.memory_size - layout.row_size)
+    graph.add("Concat", row, kept, axis=1, output="next_window")
+
+
+def _add_row(graph: "OnnxGraph", layout: Layout, observation: str) -> str:
+    """Add the row of a window with this observation and no action."""
+    weight = np.eye(layout.row_size, layout.state_size, dtype=np.float32)
+    known = np.zeros(layout.row_size, np.float32)
+    known[-1] = 1
+    return graph.affine(observation, weight, known)
+
+
+def _make_shape(graph: "OnnxGraph", *sizes: int) -> str:
+    return graph.constant(np.array(sizes, np.int64))
+
+
+def add_stage(graph: "OnnxGraph", stage: Stage, x: str, inputs: int) -> str:
+    """Add a stage of a policy with so many inputs; return the name of its output."""
+    hidden, width = x, inputs
+    for depth, (weight, bias) in enumerate(stage.layers):
+        blocks = width // weight.shape[1]
+        if blocks > 1:
+            hidden = graph.add("Reshape", hidden, _make_shape(graph, -1, weight.shape[1]))
+        hidden, width = graph.affine(hidden, weight, bias), blocks * len(bias)
+        if blocks > 1:
+            hidden = graph.add("Reshape", hidden, _make_shape(graph, -1, width))
+        if depth < len(stage.layers) - 1:
+            hidden = activate(graph, stage.activation, hidden)
+    out = hidden
     if stage.shortcut is not None:
         out = graph.add("Add", out, graph.add("MatMul", x, graph.constant(stage.shortcut.T)))
     return graph.slice(out, 0, stage.outputs)

@@ -22,7 +22,7 @@ from gelato.model.networks import (
     softplus_offset,
 )
 from gelato.policy.deploy import make_stage
-from gelato.policy.onnx_graph import OnnxGraph, activate, add_stage
+from gelato.policy.onnx_graph import OnnxGraph, activate, add_inputs, add_stage
 from gelato.uncertainty.bounds import ErrorBounds
 from gelato.uncertainty.guard import LEAST_SQUARE, LEAST_WEIGHT, Guard, UnusualAction
 from gelato.uncertainty.trust import Trust
@@ -38,9 +38,11 @@ def add_guard(graph: OnnxGraph, trust: Trust, space: ActionSpace) -> list[Any]:
             f"penalty {trust.penalty!r} cannot be exported; the graph holds the penalty 'guard'"
         )
     model, states = trust.model, trust.fitted.scaling.states
-    x = graph.standardise("observation", np.asarray(states.mean), np.asarray(states.scale))
-    z = add_stage(graph, make_stage(model.encoder.network, model.latent_size), x)
-    action = _encode_action(graph, space)
+    layout = trust.fitted.scaling.layout
+    x = add_inputs(graph, layout, np.asarray(states.mean), np.asarray(states.scale))
+    encoder = make_stage(model.encoder.network, model.latent_size)
+    z = add_stage(graph, encoder, x, layout.size)
+    action = encode_action(graph, space)
     e = _add_embedding(graph, model.embedding, graph.add("Concat", z, action, axis=1))
     penalty = _add_penalty(graph, guard, e, z, action)
     scale = trust.calibrated.scale
@@ -65,7 +67,7 @@ def add_guard(graph: OnnxGraph, trust: Trust, space: ActionSpace) -> list[Any]:
     return [helper.make_tensor_value_info(*kind) for kind in kinds]
 
 
-def _encode_action(graph: OnnxGraph, space: ActionSpace) -> str:
+def encode_action(graph: OnnxGraph, space: ActionSpace) -> str:
     """Return the action as the model receives it; a discrete one becomes one-hot."""
     if not isinstance(space, Discrete):
         return "action"

@@ -1,6 +1,9 @@
 """A trained policy as plain arrays, in NumPy: for simulators, export and users without JAX.
 
 observation ─► standardise ─► encoder's mean ─► actor ─► tanh into the box, or the best action
+
+A policy that reads a history has a window of observations and actions as its input. `begin` makes
+a copy that takes single observations and carries the window of one episode.
 """
 
 import json
@@ -12,12 +15,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Num
 
+from gelato.data.history import Layout, encode_actions
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.errors import InputError
 from gelato.runs.npz import read_arrays
 
 Weights = Float[np.ndarray, "_ _"]
 Bias = Float[np.ndarray, " _"]
+# A file that claims a longer history is damaged.
+_LONGEST_HISTORY = 100_000
 
 
 def _softplus(x: np.ndarray) -> np.ndarray:
@@ -49,12 +55,21 @@ class Stage:
     def __call__(self, x: Float[np.ndarray, "*batch in"]) -> Float[np.ndarray, "*batch out"]:
         hidden = x
         for weight, bias in self.layers[:-1]:
-            hidden = ACTIVATIONS[self.activation](_multiply(weight, hidden) + bias)
-        weight, bias = self.layers[-1]
-        out = _multiply(weight, hidden) + bias
+            hidden = ACTIVATIONS[self.activation](_apply(weight, bias, hidden))
+        out = _apply(*self.layers[-1], hidden)
         if self.shortcut is not None:
             out = out + _multiply(self.shortcut, x)
         return out[..., : self.outputs]
+
+
+def _apply(
+    weight: Weights, bias: Bias, x: Float[np.ndarray, "*batch in"]
+) -> Float[np.ndarray, "*batch out"]:
+    """Apply a layer; it reads a longer input in blocks, and joins the results."""
+    if x.shape[-1] == weight.shape[1]:
+        return _multiply(weight, x) + bias
+    blocks = x.reshape(*x.shape[:-1], -1, weight.shape[1])
+    return (blocks @ weight.T + bias).reshape(*x.shape[:-1], -1)
 
 
 def _multiply(
@@ -67,35 +82,99 @@ def _multiply(
 class DeployedPolicy:
     """The deterministic policy on observations in the environment's own units.
 
-    Call it with one observation or with a batch of them.
+    Call it with one observation or with a batch of them. With a `history` above 1, call it with
+    windows (`layout`), or run episodes with `begin`.
     """
 
     mean: Float[np.ndarray, " state"]
     scale: Float[np.ndarray, " state"]
     stages: tuple[Stage, ...]
     space: ActionSpace
+    history: int = 1
+
+    @property
+    def layout(self) -> Layout:
+        """The columns of a window."""
+        return Layout(self.history, len(self.mean), self.space.size)
+
+    def begin(self) -> "DeployedPolicy | RunningPolicy":
+        """Return the policy for one episode, called with one observation after the other."""
+        return self if self.history == 1 else RunningPolicy(self)
 
     def __call__(
         self, observation: Num[np.ndarray, "*shape"]
     ) -> Float[np.ndarray, "*batch action"] | Int[np.ndarray, " batch"] | np.int64:
         """Return the action for one observation, or one action per row of a batch."""
         given = np.asarray(observation, np.float32)
-        size = len(self.mean)
+        size = self.layout.size
         if given.size == size:
             given = given.ravel() if given.ndim < 2 or given.shape[0] != 1 else given
         x = given.reshape(-1) if given.ndim == 1 else given.reshape(len(given), -1)
+        if x.shape[-1] != size and self.history > 1:
+            raise InputError(
+                f"observation has shape {given.shape}; the policy reads windows of {self.history} "
+                f"observations and actions, {size} values. For single observations, call begin() "
+                "at the start of each episode, and call what it returns"
+            )
         if x.shape[-1] != size:
             raise InputError(
                 f"observation has shape {given.shape}; the policy expects {size} values, "
                 "or a batch of rows with that many"
             )
-        x = (x - self.mean) / self.scale
+        x = np.asarray(self.layout.normalise(x, self.mean, self.scale))
         for stage in self.stages:
             x = stage(x)
         if isinstance(self.space, Discrete):
             return np.argmax(x, axis=-1)
         low, high = np.array(self.space.low, np.float32), np.array(self.space.high, np.float32)
         return (low + high) / 2 + (high - low) / 2 * np.tanh(x)
+
+
+class RunningPolicy:
+    """A policy with a history in one episode: it carries the window itself.
+
+    The window holds the actions that the policy chose. If another one was taken, pass it to
+    `replace_action` before the next observation.
+    """
+
+    def __init__(self, policy: DeployedPolicy) -> None:
+        self.policy = policy
+        self._memory = policy.layout.start()
+        self._window: Float[np.ndarray, " window"] | None = None
+
+    @property
+    def window(self) -> Float[np.ndarray, " window"]:
+        """The window of the last observation, in the environment's units."""
+        if self._window is None:
+            raise InputError("there is no window before the first observation")
+        return self._window
+
+    def __call__(
+        self, observation: Num[np.ndarray, "*shape"]
+    ) -> Float[np.ndarray, " action"] | np.int64:
+        """Return the action for the next observation of the episode."""
+        layout = self.policy.layout
+        given = np.asarray(observation, np.float32).ravel()
+        if len(given) != layout.state_size:
+            raise InputError(
+                f"observation has {len(given)} values; the policy expects {layout.state_size}"
+            )
+        self._window = np.asarray(layout.open(given, self._memory))
+        action = self.policy(self._window)
+        self.replace_action(action)
+        return action
+
+    def replace_action(self, action: Num[np.ndarray, "*action"] | np.int64) -> None:
+        """Note the action that was taken after the last observation."""
+        policy = self.policy
+        encoded = encode_actions(policy.space, action)
+        self._memory = np.asarray(policy.layout.remember(self.window, encoded))
+
+
+def begin_episode(policy: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
+    """Return what acts in the next episode: `policy.begin()` if it has one, else the policy."""
+    begin = getattr(policy, "begin", None)
+    return begin() if callable(begin) else policy
 
 
 def pack_policies(policies: Sequence[DeployedPolicy]) -> dict[str, np.ndarray]:
@@ -118,7 +197,8 @@ def pack_policies(policies: Sequence[DeployedPolicy]) -> dict[str, np.ndarray]:
                     "layers": len(stage.layers),
                 }
             )
-        described.append({"stages": stages, "space": _describe_space(policy.space)})
+        entry = {"stages": stages, "space": _describe_space(policy.space)}
+        described.append(entry if policy.history == 1 else {**entry, "history": policy.history})
     return {"description": np.array(json.dumps(described)), **arrays}
 
 
@@ -142,12 +222,16 @@ def _check_sizes(policy: DeployedPolicy) -> None:
     size = policy.mean.shape[0]
     if sizes != [(size,), (size,)] or not policy.stages:
         raise ValueError(f"mean and scale have shapes {sizes}")
+    if not isinstance(policy.history, int) or not 1 <= policy.history <= _LONGEST_HISTORY:
+        raise ValueError(f"history is {policy.history}")
+    size = policy.layout.size
     for stage in policy.stages:
         first, width = size, size
         for weight, bias in stage.layers:
-            if weight.ndim != 2 or weight.shape[1] != width or bias.shape != weight.shape[:1]:
+            fits = weight.ndim == 2 and weight.size > 0 and width % weight.shape[1] == 0
+            if not fits or bias.shape != weight.shape[:1]:
                 raise ValueError(f"a layer has shapes {weight.shape} and {bias.shape}")
-            width = len(bias)
+            width = len(bias) * (width // weight.shape[1])
         shortcut = stage.shortcut
         if shortcut is not None and shortcut.shape != (width, first):
             raise ValueError(f"a shortcut has shape {shortcut.shape}")
@@ -172,7 +256,8 @@ def _policy(arrays: Mapping[str, np.ndarray], index: int, entry: dict[str, Any])
             array(f"{number}.shortcut") if f"['{index}.{number}.shortcut']" in arrays else None
         )
         stages.append(Stage(layers, shortcut, stage["activation"], stage["outputs"]))
-    return DeployedPolicy(array("mean"), array("scale"), tuple(stages), _read_space(entry["space"]))
+    space, history = _read_space(entry["space"]), entry.get("history", 1)
+    return DeployedPolicy(array("mean"), array("scale"), tuple(stages), space, history)
 
 
 def _describe_space(space: ActionSpace) -> dict[str, Any]:

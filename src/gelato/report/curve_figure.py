@@ -82,9 +82,9 @@ def draw_curve(fitted: FittedModel, path: Path) -> None:
 
 def encode_held_out(fitted: FittedModel, model: LatentModel) -> jax.Array:
     """Encode held-out states, evenly spaced over the data."""
-    states = np.asarray(fitted.parts[1].states)
-    chosen = states[choose_evenly(states, CANDIDATES)]
-    return jnp.asarray(encode_states(fitted, model, chosen))
+    held_out = fitted.parts[1]
+    chosen = held_out[choose_evenly(held_out, CANDIDATES)]
+    return jnp.asarray(encode_states(fitted, model, chosen.inputs))
 
 
 def choose_distant_pair(metric: AbstractMetric, codes: jax.Array) -> tuple[Point, Point]:

@@ -44,7 +44,7 @@ def draw_embedding(
     data = fitted.dataset.transitions
     rows = choose_rows(data, points or min(_POINTS, len(data)))
     model = fitted.seed(0)
-    codes = encode_states(fitted, model, np.asarray(data.states)[rows])
+    codes = encode_states(fitted, model, data[rows].inputs)
     measured = {
         "Euclidean distance": cdist(codes, codes),
         "geodesic distance": _measure_geodesics(model, codes),

@@ -29,10 +29,10 @@ def build_decoder_metric(model: LatentModel) -> EnsemblePullback:
 
 
 def encode_states(
-    fitted: FittedModel, model: LatentModel, states: Float[np.ndarray, "n state"]
+    fitted: FittedModel, model: LatentModel, states: Float[np.ndarray, "n input"]
 ) -> Float[np.ndarray, "n latent"]:
-    """Encode states in the data's units: the encoder's means."""
-    normalised = jnp.asarray(fitted.scaling.states(states))
+    """Encode states or windows in the data's units: the encoder's means."""
+    normalised = jnp.asarray(fitted.scaling.inputs(states))
     return np.asarray(jax.vmap(lambda state: model.encode(state).mean)(normalised))
 
 

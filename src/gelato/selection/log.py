@@ -13,6 +13,9 @@ from gelato.data.transitions import Standardiser, Transitions
 class Log(eqx.Module):
     """Logged steps in the data's own units, actions as models receive them.
 
+    If the data has a history, `states` and `next_states` are windows: a policy, a critic and a
+    behaviour policy then read the history as their state. They need `history` times the memory.
+
     `rows` holds the row of each step of each episode; `present` says which entries are steps.
     `count` is the number of rows; arrays may be longer. `log_densities` are those of the logged
     actions under the policy that recorded them, or None if the log does not contain them.
@@ -69,6 +72,7 @@ def make_log(transitions: Transitions) -> Log:
         if len(kept):
             parts.append(kept)
     data = transitions[known]
+    inputs = data.inputs
     longest = max(len(part) for part in parts)
     episodes = np.zeros(len(data), np.int32)
     rows = np.zeros((len(parts), longest), np.int32)
@@ -81,16 +85,16 @@ def make_log(transitions: Transitions) -> Log:
     if data.action_probabilities is not None:
         densities = jnp.log(jnp.asarray(data.action_probabilities, jnp.float32))
     return Log(
-        states=jnp.asarray(data.states, jnp.float32),
+        states=jnp.asarray(inputs, jnp.float32),
         actions=data.action_space.encode(np.asarray(data.actions)).astype(jnp.float32),
         rewards=jnp.asarray(data.rewards, jnp.float32),
-        next_states=jnp.asarray(data.next_states, jnp.float32),
+        next_states=jnp.asarray(data.next_inputs, jnp.float32),
         terminated=jnp.asarray(data.terminated),
         episodes=jnp.asarray(episodes),
         rows=jnp.asarray(rows),
         present=jnp.asarray(present),
         count=jnp.asarray(len(data), jnp.int32),
         log_densities=densities,
-        scaling=Standardiser.fit(np.asarray(data.states)),
+        scaling=Standardiser.fit(inputs),
         space=data.action_space,
     )

@@ -17,6 +17,7 @@ from gelato.dynamics.fit import AbstractFit, AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import AbstractDynamics
 from gelato.dynamics.latent import FittedLatent, LatentFit
 from gelato.dynamics.state import EnsembleConfig
+from gelato.dynamics.windowed import WindowedDynamics
 from gelato.errors import InputError
 from gelato.mdp.pessimistic import ImaginedMDP, rollout, start_episodes
 from gelato.model.latent import Scaling
@@ -29,7 +30,7 @@ from gelato.selection.log import Log, normalise_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.rollouts import Judge
 from gelato.selection.temporal import Rows
-from gelato.training.population import encode_inputs
+from gelato.training.population import encode_rows
 from gelato.training.presets import choose_parts
 from gelato.uncertainty.build import Penalty
 from gelato.uncertainty.penalty import penalise
@@ -111,11 +112,13 @@ def make_judge(
     # The penalty searches neighbours in these rows; none of them is its own neighbour.
     rows = choose_evenly(train, points)
     known = train[rows]
-    states = encode_inputs(dynamics, jnp.asarray(scaling.states(np.asarray(known.states))))
+    states = encode_rows(dynamics, known, scaling)
     actions = scaling.action_space.encode(np.asarray(known.actions))
     embeddings = _embed(dynamics, states, actions)
     penalties = penalise(built, embeddings, jnp.arange(len(rows), dtype=jnp.int32))
     scaling = jax.tree.map(jnp.asarray, scaling)
+    if scaling.history > 1:
+        dynamics = WindowedDynamics(dynamics, scaling.layout)
     return Judge(dynamics, scaling, built, jnp.max(penalties))
 
 
@@ -159,14 +162,14 @@ def _imagine_in(
     key: PRNGKeyArray,
 ) -> ImaginedSteps:
     dynamics, space = judge.dynamics, log.space
-    latents = jax.vmap(lambda state: dynamics.encode(jnp.asarray(judge.scaling.states(state))))(
+    latents = jax.vmap(lambda state: dynamics.encode(jnp.asarray(judge.scaling.inputs(state))))(
         starts
     )
     mdp = ImaginedMDP(dynamics, latents, _HORIZON)
     first = log.initial_states
 
     def decode(z: Array) -> Array:
-        return jnp.asarray(judge.scaling.states.inverse(dynamics.decode(z, key=key)))
+        return jnp.asarray(judge.scaling.restore(dynamics.decode(z, key=key)))
 
     def choose(policy: AbstractTarget, observation: Array) -> Array:
         return normalise_actions(space, policy.choose(observation, key=key))
@@ -195,7 +198,7 @@ def _imagine_in(
 
     found, embeddings = eqx.filter_vmap(of_policy)(policies)
     shape = embeddings.shape[:2]
-    U = penalise(judge.penalty, embeddings.reshape(-1, embeddings.shape[-1])).reshape(*shape, 1)
+    U = judge.penalise(embeddings.reshape(-1, embeddings.shape[-1])).reshape(*shape, 1)
     rewards = jnp.concatenate([found.rows.rewards, U], axis=-1)
     return eqx.tree_at(lambda steps: steps.rows.rewards, found, rewards)
 

@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.agents.networks import box_of
+from gelato.data.history import Layout
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.model.networks import MLP, Linear
 from gelato.policy.policy import DeployedPolicy, Stage
 
-Observation = Float[Array, " state"]
+Observation = Float[Array, " input"]
 # An action as models receive it: in its own units, or one-hot.
 EncodedAction = Float[Array, " action"]
 # A continuous action counts as a deterministic policy's own within about this share of half the
@@ -70,26 +71,31 @@ def _load_network(stage: Stage) -> MLP:
 
 
 class NetworkPolicy(AbstractTarget):
-    """A deployed policy in JAX."""
+    """A deployed policy in JAX; with a `history`, its observations are windows."""
 
     mean: Float[Array, "*batch state"]
     scale: Float[Array, "*batch state"]
     stages: tuple[MLP, ...]
     space: ActionSpace = eqx.field(static=True)
+    history: int = eqx.field(static=True, default=1)
+
+    def normalise(self, observation: Observation) -> Float[Array, " input"]:
+        """Return what the first stage reads."""
+        layout = Layout(self.history, self.mean.shape[-1], self.space.size)
+        return jnp.asarray(layout.normalise(observation, self.mean, self.scale))
 
     @staticmethod
     def of(policy: DeployedPolicy) -> "NetworkPolicy":
         """Copy a deployed policy."""
         stages = tuple(_load_network(stage) for stage in policy.stages)
-        return NetworkPolicy(
-            jnp.asarray(policy.mean), jnp.asarray(policy.scale), stages, policy.space
-        )
+        mean, scale = jnp.asarray(policy.mean), jnp.asarray(policy.scale)
+        return NetworkPolicy(mean, scale, stages, policy.space, policy.history)
 
     def choose(self, observation: Observation, *, key: PRNGKeyArray) -> EncodedAction:
         del key
-        return self.choose_for((observation - self.mean) / self.scale)
+        return self.choose_for(self.normalise(observation))
 
-    def choose_for(self, state: Float[Array, " state"]) -> EncodedAction:
+    def choose_for(self, state: Float[Array, " input"]) -> EncodedAction:
         """Return the action for a standardised state."""
         hidden = state
         for stage in self.stages[:-1]:
@@ -105,7 +111,7 @@ class NetworkPolicy(AbstractTarget):
         return middle + half * jnp.tanh(out)
 
     def log_density(self, observation: Observation, action: EncodedAction) -> Float[Array, ""]:
-        chosen = self.choose_for((observation - self.mean) / self.scale)
+        chosen = self.choose_for(self.normalise(observation))
         if isinstance(self.space, Discrete):
             return jnp.log(chosen @ action)
         width = _KERNEL * box_of(self.space)[1]
@@ -119,7 +125,7 @@ def group_by_shape(policies: Sequence[DeployedPolicy]) -> list[list[int]]:
         shapes = [jax.tree.map(np.shape, stage.layers) for stage in policy.stages]
         shortcuts = [stage.shortcut is None for stage in policy.stages]
         kinds = [(stage.activation, stage.outputs) for stage in policy.stages]
-        groups.setdefault(str((shapes, shortcuts, kinds)), []).append(place)
+        groups.setdefault(str((shapes, shortcuts, kinds, policy.history)), []).append(place)
     return list(groups.values())
 
 

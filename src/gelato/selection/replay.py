@@ -85,7 +85,7 @@ def replay(
             outcome = judge.dynamics.imagine(judge.dynamics.embed(z, action), key=step_key)
             return outcome.latent, jnp.where(known, outcome.reward, 0)
 
-        z = judge.dynamics.encode(jnp.asarray(judge.scaling.states(state)))
+        z = judge.dynamics.encode(jnp.asarray(judge.scaling.inputs(state)))
         keys = jax.random.split(key, len(actions))
         return jnp.sum(jax.lax.scan(step, z, (actions, present, keys))[1])
 

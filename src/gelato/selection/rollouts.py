@@ -1,6 +1,7 @@
 """Full-length rollouts of policies in models, in particular in models they were not trained in.
 
-Every model imagines in its own latent space; policies see states in the data's own units. A return
+Every model imagines in its own latent space; policies see states in the data's own units. A policy
+with a history sees windows of decoded observations (`dynamics/windowed.py`). A return
 ends pessimistically where the penalty U exceeds its maximum over the data: from there on the model
 knows nothing, so each remaining step earns the worst that is plausible. That is nothing, or the
 mean reward of the worst logged episode if that is negative. The rollout itself goes on, to count
@@ -17,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from gelato.dynamics.interface import AbstractDynamics
+from gelato.dynamics.windowed import WindowedDynamics
 from gelato.model.latent import Scaling
 from gelato.progress import Advance, progress
 from gelato.selection.log import Log
@@ -27,12 +29,21 @@ _BLOCKS = 10
 
 
 class Judge(eqx.Module):
-    """A model to roll policies out in, with its penalty and the largest penalty on its data."""
+    """A model to roll policies out in, with its penalty and the largest penalty on its data.
+
+    If policies read a history, the dynamics carry it.
+    """
 
     dynamics: AbstractDynamics
     scaling: Scaling
     penalty: AbstractPenalty
     largest: Float[Array, ""]
+
+    def penalise(self, embeddings: Float[Array, "n embedding"]) -> Float[Array, " n"]:
+        """Return U of each embedding."""
+        if isinstance(self.dynamics, WindowedDynamics):
+            embeddings, _ = self.dynamics.split(embeddings)
+        return penalise(self.penalty, embeddings)
 
 
 class Rollouts(eqx.Module):
@@ -125,7 +136,7 @@ def _roll_out_in(
 @eqx.filter_jit
 def begin_rollouts(judge: Judge, starts: Float[Array, "episodes state"], policies: int) -> _Carry:
     """Start rollouts of all policies in the same states."""
-    states = jnp.asarray(judge.scaling.states(starts))
+    states = jnp.asarray(judge.scaling.inputs(starts))
     latents = jax.vmap(judge.dynamics.encode)(states)
     shape = policies, len(starts)
     return _Carry(
@@ -156,14 +167,14 @@ def continue_rollouts(
 
         def embed(policy: AbstractTarget, z: Array, keys: Key[Array, " uses"]) -> Array:
             normalised = judge.dynamics.decode(z, key=keys[0])
-            state = jnp.asarray(judge.scaling.states.inverse(normalised))
+            state = jnp.asarray(judge.scaling.restore(normalised))
             return judge.dynamics.embed(z, policy.act(state, space, key=keys[1]))
 
         over_episodes = eqx.filter_vmap(embed, in_axes=(None, 0, 0))
         embeddings = eqx.filter_vmap(over_episodes, in_axes=(eqx.if_array(0), 0, None))(
             policies, carry.latent, keys
         )
-        U = penalise(judge.penalty, embeddings.reshape(-1, embeddings.shape[-1])).reshape(shape)
+        U = judge.penalise(embeddings.reshape(-1, embeddings.shape[-1])).reshape(shape)
         imagine = jax.vmap(lambda e, keys: judge.dynamics.imagine(e, key=keys[2]))
         outcome = jax.vmap(imagine, in_axes=(0, None))(embeddings, keys)
         trusted = judge.largest >= U

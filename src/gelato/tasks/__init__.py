@@ -1,6 +1,6 @@
 """Tasks: the supported environments, and the functions to register more environments."""
 
-from gelato.tasks import driving, four_rooms, locomotion
+from gelato.tasks import driving, four_rooms, locomotion, partial
 from gelato.tasks.environments import check_environment, make_environment
 from gelato.tasks.task import (
     AbstractSimulator,
@@ -20,5 +20,6 @@ __all__ = [
     "list_tasks",
     "locomotion",
     "make_environment",
+    "partial",
     "register_task",
 ]

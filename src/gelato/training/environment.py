@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import jax.numpy as jnp
-import numpy as np
 
 from gelato.data.transitions import choose_evenly
 from gelato.dynamics.fit import PenaltySettings
@@ -14,7 +13,7 @@ from gelato.mdp.pessimistic import ImaginedMDP, PessimisticMDP
 from gelato.mdp.vector_env import PessimisticVectorEnv
 from gelato.model.training import FittedModel, load_model
 from gelato.training.method import check_penalty_weight
-from gelato.training.population import encode_inputs
+from gelato.training.population import encode_rows
 from gelato.uncertainty.build import NEIGHBOURS, Penalty
 
 _POINTS = 100_000
@@ -52,8 +51,7 @@ def pessimistic_env(
     (calibrated,) = latent.build_penalties(0, [penalty], settings)
     train, _ = fitted.parts
     rows = choose_evenly(train, points)
-    states = jnp.asarray(fitted.scaling.states(np.asarray(train.states[rows])))
-    starts = encode_inputs(dynamics, states)
+    starts = encode_rows(dynamics, train[rows], fitted.scaling)
     weight = jnp.asarray(penalty_weight, jnp.float32)
     mdp = PessimisticMDP(ImaginedMDP(dynamics, starts, horizon), calibrated, weight)
     if num_envs is None:

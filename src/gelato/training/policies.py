@@ -151,7 +151,7 @@ def evaluate_run(
 def environment_for(trained: TrainedPolicy) -> str:
     """Return the environment of a policy; it must be installed."""
     policy = trained.policy
-    environment = find_environment(trained.environment, len(policy.mean), policy.space)
+    environment = find_environment(trained.environment, policy.layout.state_size, policy.space)
     if environment is None:
         raise InputError(
             f"{trained.dataset}: the environment is unknown or not installed. Give one with "

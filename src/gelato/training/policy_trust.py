@@ -104,13 +104,13 @@ def judge_policy(
     if min(rows, rollouts, horizon) < 1:
         raise InputError("rows, rollouts and horizon must be at least 1")
     chosen = choose_evenly(logged, rows)
-    states = np.asarray(logged.states)[chosen]
+    states = logged[chosen].inputs
     at_data = trust(states, np.asarray(logged.actions)[chosen])
     at_policy = trust(states, ask_policy(policy, states))
     at_random = trust(states, _sample(trust, len(states)))
     starts = np.array([episode.start for episode in logged.episode_slices])
     starts = starts[choose_evenly(starts, rollouts)]
-    found = imagine(trust, policy, np.asarray(logged.states)[starts], horizon)
+    found = imagine(trust, policy, logged[starts].inputs, horizon)
     label = np.repeat([False, True], len(states))
     penalties = np.concatenate([at_data.penalty, at_random.penalty])
     return {
@@ -133,18 +133,24 @@ def judge_policy(
 
 
 def imagine(
-    trust: Trust, policy: DeployedPolicy, starts: Float[np.ndarray, "n state"], horizon: int
+    trust: Trust, policy: DeployedPolicy, starts: Float[np.ndarray, "n input"], horizon: int
 ) -> JudgedRollouts:
-    """Roll a policy out in the model and penalise every step."""
+    """Roll a policy out in the model and penalise every step.
+
+    A policy with a history reads windows of decoded observations, after those of the start.
+    """
     fitted, seed = trust.fitted, trust.seed
     dynamics = make_latent_dynamics(fitted, fitted.seeds.index(seed), state_noise=0.0)
-    space = fitted.scaling.action_space
-    z = jax.vmap(dynamics.encode)(jnp.asarray(fitted.scaling.states(starts)))
+    space, layout = fitted.scaling.action_space, fitted.scaling.layout
+    z = jax.vmap(dynamics.encode)(jnp.asarray(fitted.scaling.inputs(starts)))
+    memory = starts[:, layout.size - layout.memory_size :]
     alive = np.ones(len(starts), bool)
     penalties, happened = [], []
     for key in jax.random.split(jax.random.key(0), horizon):
-        states = fitted.scaling.states.inverse(np.asarray(_decode(dynamics, z)))
-        actions = space.encode(ask_policy(policy, np.asarray(states)))
+        states = np.asarray(fitted.scaling.states.inverse(np.asarray(_decode(dynamics, z))))
+        windows = np.asarray(layout.open(states, memory))
+        actions = space.encode(ask_policy(policy, windows))
+        memory = np.asarray(layout.remember(windows, np.asarray(actions)))
         e, z, ended = _step(dynamics, z, actions, key)
         penalties.append(np.asarray(trust.penalise(e)))
         happened.append(alive)
@@ -152,8 +158,8 @@ def imagine(
     return JudgedRollouts(np.array(penalties), np.array(happened))
 
 
-def ask_policy(policy: DeployedPolicy, states: Float[np.ndarray, "n state"]) -> np.ndarray:
-    """Return the policy's actions; rounding does not push them out of their box."""
+def ask_policy(policy: DeployedPolicy, states: Float[np.ndarray, "n input"]) -> np.ndarray:
+    """Return the policy's actions at states or windows; rounding leaves them in their box."""
     actions = np.atleast_1d(policy(states))
     if isinstance(policy.space, Discrete):
         return actions.reshape(len(states))

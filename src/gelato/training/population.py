@@ -10,9 +10,11 @@ from jaxtyping import Array, Float
 
 from gelato.agents.replay import Experience, pack
 from gelato.arrays import stack
+from gelato.data.transitions import Transitions
 from gelato.dynamics.fit import AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import AbstractDynamics
 from gelato.model.fit import normalise_batch
+from gelato.model.latent import Scaling
 from gelato.model.split import Split
 from gelato.progress import working
 from gelato.runs.folder import Run
@@ -25,6 +27,8 @@ from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 _STARTS = 100_000
 _INITIAL = 1_000
 _CHUNK = 8192
+# Rows whose windows are in memory together.
+_WINDOWS = 65_536
 
 
 def build_population(
@@ -43,18 +47,17 @@ def build_population(
     every = split.dataset.transitions
     # A terminal row needs no successor, because its target has no future value.
     transitions = every[np.asarray(every.has_successor | every.terminated)]
-    batch = normalise_batch(transitions, scaling)
+    batch = normalise_batch(transitions, scaling, windows=False)
     rewards = jnp.asarray(transitions.rewards, jnp.float32)
     firsts = np.array([rows.start for rows in every.episode_slices])[:_INITIAL]
-    first_states = jnp.asarray(scaling.states(np.asarray(every.states[firsts])))
     chosen = np.random.default_rng(0).permutation(len(transitions))[:_STARTS]
     logged, starts, initial = [], [], []
     for dynamics in [None] * len(seeds) if fitted is None else fitted.dynamics:
-        z = encode_inputs(dynamics, batch.states)
-        after = encode_inputs(dynamics, batch.next_states)
+        z = encode_rows(dynamics, transitions, scaling)
+        after = encode_rows(dynamics, transitions, scaling, following=True)
         logged.append(pack(Experience(z, batch.actions, rewards, after, batch.terminated)))
         starts.append(z[chosen])
-        initial.append(encode_inputs(dynamics, first_states))
+        initial.append(encode_rows(dynamics, every[firsts], scaling))
     weights = np.array([method.penalty_weight for method in methods], np.float32)
     distinct, penalty_of = list_distinct_penalties(methods)
     penalties = _build_penalties(fitted, distinct, len(seeds), settings)
@@ -134,15 +137,28 @@ def _store_scales(
     return tuple(found)
 
 
-def encode_inputs(
-    dynamics: AbstractDynamics | None, states: Float[Array, "n state"]
+def encode_rows(
+    dynamics: AbstractDynamics | None,
+    transitions: Transitions,
+    scaling: Scaling,
+    *,
+    following: bool = False,
 ) -> Float[Array, "n latent"]:
-    """Encode normalised states as inputs of the policy."""
-    return states if dynamics is None else _encode(dynamics, states)
+    """Encode rows, or with `following` what follows them, as inputs of the policy.
+
+    Windows of all rows together could be too large, so they are made in parts.
+    """
+    size = len(transitions) if transitions.past is None else _WINDOWS
+    found = []
+    for start in range(0, len(transitions), size):
+        rows = transitions[start : start + size]
+        inputs = jnp.asarray(scaling.inputs(rows.next_inputs if following else rows.inputs))
+        found.append(inputs if dynamics is None else _encode(dynamics, inputs))
+    return found[0] if len(found) == 1 else jnp.concatenate(found)
 
 
 @eqx.filter_jit
 def _encode(
-    dynamics: AbstractDynamics, states: Float[Array, "n state"]
+    dynamics: AbstractDynamics, states: Float[Array, "n input"]
 ) -> Float[Array, "n latent"]:
     return jax.lax.map(dynamics.encode, states, batch_size=min(_CHUNK, len(states)))

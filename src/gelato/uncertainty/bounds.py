@@ -79,14 +79,14 @@ def rms_scores(
 def predict_rows(model: LatentModel, scaling: Scaling, transitions: Transitions) -> Predicted:
     """Predict the next state of every row."""
     batch = normalise_batch(transitions, scaling)
-    return predict_pairs(model, batch.states, batch.actions)
+    return predict_pairs(model, batch.inputs, batch.actions)
 
 
 @eqx.filter_jit
 def predict_pairs(
-    model: LatentModel, states: Float[Array, "n state"], actions: Float[Array, "n action"]
+    model: LatentModel, states: Float[Array, "n input"], actions: Float[Array, "n action"]
 ) -> Predicted:
-    """Predict the next state of normalised states under encoded actions."""
+    """Predict the next state of normalised inputs of the encoder under encoded actions."""
 
     def one(pair: tuple[Array, Array]) -> Predicted:
         prediction = predict(model, *pair)

@@ -11,10 +11,12 @@ from gelato.data.spaces import Discrete
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.errors import InputError
 from gelato.geometry import Index, prepare
-from gelato.model.fit import normalise_batch
+from gelato.model.fit import normalise_batch, normalise_inputs
 from gelato.model.latent import LatentModel, Scaling, predict
 
 _CHUNK = 4096
+# Rows whose windows are in memory together.
+_WINDOWS = 65_536
 # Function from one normalised pair `(s, a)` to the predicted normalised next state.
 Predictor = Callable[[Float[Array, " pair"]], Float[Array, " state"]]
 
@@ -86,9 +88,18 @@ def _embed(
         raise InputError(f"points={points}: must be at least 1")
     if points is not None and points < len(transitions):
         transitions = transitions[choose_evenly(transitions, points)]
-    batch = normalise_batch(transitions, scaling)
+    batch = normalise_batch(transitions, scaling, windows=False)
     columns = (batch.states, batch.actions, batch.next_states)
-    embeddings, residuals = _predict_all(predictor, *columns)
+    if transitions.past is None:
+        embeddings, residuals = _predict_all(predictor, *columns)
+    else:
+        # Windows of all rows together could be too large.
+        parts = []
+        for start in range(0, len(transitions), _WINDOWS):
+            part = slice(start, start + _WINDOWS)
+            inputs = normalise_inputs(transitions[part], scaling)
+            parts.append(_predict_all(predictor, inputs, batch.actions[part], columns[2][part]))
+        embeddings, residuals = map(jnp.concatenate, zip(*parts, strict=True))
     return EmbeddedData(prepare(embeddings), residuals, jnp.concatenate(columns, axis=1))
 
 

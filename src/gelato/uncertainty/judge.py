@@ -114,7 +114,7 @@ def judge_penalties(
     simulator: AbstractSimulator | None = None
     shifts: list[Shift] = []
     if task is not None and task.simulator_can_be_copied:
-        shifts = make_copied_shifts(task, rows)
+        shifts = make_copied_shifts(task, rows, held_out)
     elif simulate:
         simulator = open_simulator(environment, state_size)
     if simulator is not None:
@@ -235,16 +235,20 @@ class _Judge:
 
 def _predict(model: LatentModel, scaling: Scaling, shift: Shift) -> tuple[Array, Array]:
     """Return the embeddings of a shift's rows, and the normalised next states predicted."""
-    states = jnp.asarray(scaling.states(shift.states))
-    latents = None if shift.latents is None else jnp.asarray(shift.latents)
-    return _predict_rows(model, states, latents, scaling.action_space.encode(shift.actions))
+    actions = scaling.action_space.encode(shift.actions)
+    if shift.latents is not None:
+        return _predict_latents(model, jnp.asarray(shift.latents), actions)
+    return _predict_rows(model, jnp.asarray(scaling.inputs(shift.inputs)), actions)
 
 
 @eqx.filter_jit
-def _predict_rows(
-    model: LatentModel, states: Array, latents: Array | None, actions: Array
-) -> tuple[Array, Array]:
-    z = jax.vmap(lambda state: model.encode(state).mean)(states) if latents is None else latents
+def _predict_rows(model: LatentModel, inputs: Array, actions: Array) -> tuple[Array, Array]:
+    z = jax.vmap(lambda each: model.encode(each).mean)(inputs)
+    return _predict_latents(model, z, actions)
+
+
+@eqx.filter_jit
+def _predict_latents(model: LatentModel, z: Array, actions: Array) -> tuple[Array, Array]:
     e = jax.vmap(model.embedding)(z, actions)
     return e, jax.vmap(lambda e: model.decode_means(model.forward(e).mean).mean(axis=0))(e)
 

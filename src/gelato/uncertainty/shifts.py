@@ -24,9 +24,11 @@ from jaxtyping import Array, Float, Num, PRNGKeyArray
 
 from gelato.data.behaviour import load_policy, load_weights
 from gelato.data.generate import Episode, run_episodes
+from gelato.data.history import encode_actions, find_past
 from gelato.data.recipes import Recipe
 from gelato.data.spaces import Discrete, to_gymnasium
 from gelato.data.transitions import Transitions
+from gelato.model.fit import normalise_inputs
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import MLP, GaussianMLP
@@ -48,7 +50,7 @@ class Shift:
     """States and actions in the data's units, and the size of each departure.
 
     `latents` are the latent states of imagined rows. `successors` are the true next states, if they
-    were recorded.
+    were recorded. `windows` are what a model with a history reads.
     """
 
     name: str
@@ -57,6 +59,12 @@ class Shift:
     levels: Float[np.ndarray, " n"]
     latents: Float[np.ndarray, "n latent"] | None = None
     successors: Float[np.ndarray, "n state"] | None = None
+    windows: Float[np.ndarray, "n window"] | None = None
+
+    @property
+    def inputs(self) -> Float[np.ndarray, "n input"]:
+        """What the model reads at each row, in the data's units."""
+        return self.states if self.windows is None else self.windows
 
     def __len__(self) -> int:
         return len(self.states)
@@ -69,42 +77,57 @@ def make_data_shifts(
     rng = np.random.default_rng(seed)
     chosen = held_out[np.sort(rng.permutation(len(held_out))[:rows])]
     states, actions = np.asarray(chosen.states), np.asarray(chosen.actions)
+    windows = None if chosen.past is None else chosen.inputs
     uniform = _sample_actions(held_out, len(states), rng)
     shifts = [
-        Shift("held-out", states, actions, np.zeros(len(states))),
-        Shift("uniform", states, uniform, np.ones(len(states))),
+        Shift("held-out", states, actions, np.zeros(len(states)), windows=windows),
+        Shift("uniform", states, uniform, np.ones(len(states)), windows=windows),
     ]
     if not isinstance(held_out.action_space, Discrete):
         levels = np.resize(NOISE, len(states))
-        shifts.insert(
-            1, Shift("perturbed", states, _add_noise(held_out, actions, levels, rng), levels)
-        )
+        noisy = _add_noise(held_out, actions, levels, rng)
+        shifts.insert(1, Shift("perturbed", states, noisy, levels, windows=windows))
     for name, recipe in _find_policy_recipes(environment).items():
-        shifts.append(_run_policy(name, recipe, rows, rng))
+        shifts.append(_run_policy(name, recipe, rows, rng, held_out))
     return shifts
 
 
-def make_copied_shifts(task: Task, rows: int, seed: int = _SEED) -> list[Shift]:
+def make_copied_shifts(
+    task: Task, rows: int, held_out: Transitions, seed: int = _SEED
+) -> list[Shift]:
     """Make the shifts for a simulator whose state can be copied but not set.
 
     Every row has its true successor.
     """
     drivers = {"held-out": str(task.behaviour_policy), "random": "random"}
-    visited = {name: _record_driving(task, driver, rows, seed) for name, driver in drivers.items()}
-    states, actions, successors, others, elsewhere = visited["held-out"]
+    visited = {}
+    for name, driver in drivers.items():
+        visited[name] = _record_driving(task, driver, rows, seed, held_out)
+    states, actions, successors, others, elsewhere, windows = visited["held-out"]
     ones, random = np.ones(len(states)), visited["random"]
+    at = {"windows": windows}
     return [
-        Shift("held-out", states, actions, np.zeros(len(states)), successors=successors),
-        Shift("uniform", states, others, ones, successors=elsewhere),
-        Shift("random", random[0], random[1], np.ones(len(random[0])), successors=random[2]),
+        Shift("held-out", states, actions, np.zeros(len(states)), successors=successors, **at),
+        Shift("uniform", states, others, ones, successors=elsewhere, **at),
+        Shift(
+            "random",
+            random[0],
+            random[1],
+            np.ones(len(random[0])),
+            successors=random[2],
+            windows=random[5],
+        ),
     ]
 
 
-def _record_driving(task: Task, driver: str, rows: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Drive with a policy and record states, actions and successors.
+def _record_driving(
+    task: Task, driver: str, rows: int, seed: int, held_out: Transitions
+) -> tuple[np.ndarray, ...]:
+    """Drive with a policy and record states, actions, successors and the model's inputs.
 
     For every state also record a uniform action and its successor in a copy.
     """
+    layout, space = held_out.layout, held_out.action_space
     environment = make_environment(task.environment)
     drive, wander = (load_policy(name, environment.action_space) for name in (driver, "random"))
     rng = np.random.default_rng(seed)
@@ -112,13 +135,16 @@ def _record_driving(task: Task, driver: str, rows: int, seed: int) -> tuple[np.n
     with progress(f"{task.name}: driving ({driver})", rows) as advance:
         while len(found) < rows:
             before, _ = environment.reset(seed=seed + len(found))
-            ended = False
+            ended, memory = False, layout.start()
             while not ended and len(found) < rows:
+                window = np.asarray(layout.open(before.ravel(), memory))
                 other = wander(before, rng)
                 elsewhere = copy.deepcopy(environment.unwrapped).step(other)[0]
                 action = drive(before, rng)
                 after, _, terminated, truncated, _ = environment.step(action)
-                found.append((before.ravel(), action, after.ravel(), other, elsewhere.ravel()))
+                columns = (before.ravel(), action, after.ravel(), other, elsewhere.ravel(), window)
+                found.append(columns)
+                memory = np.asarray(layout.remember(window, encode_actions(space, action)))
                 before, ended = after, terminated or truncated
                 advance(1)
     environment.close()
@@ -168,7 +194,9 @@ def _find_policy_recipes(environment: str | None) -> dict[str, Recipe]:
     }
 
 
-def _run_policy(name: str, recipe: Recipe, rows: int, rng: np.random.Generator) -> Shift:
+def _run_policy(
+    name: str, recipe: Recipe, rows: int, rng: np.random.Generator, held_out: Transitions
+) -> Shift:
     episodes: list[Episode] = []
     # More steps than rows, so that the rows are spread over episodes.
     while len(episodes) < _EPISODES or sum(map(len, episodes)) < 4 * rows:
@@ -176,7 +204,14 @@ def _run_policy(name: str, recipe: Recipe, rows: int, rng: np.random.Generator) 
     states = np.concatenate([episode.observations[:-1] for episode in episodes])
     actions = np.concatenate([episode.actions for episode in episodes])
     kept = np.sort(rng.permutation(len(actions))[:rows])
-    return Shift(name, states[kept].astype(np.float32), actions[kept], np.ones(len(kept)))
+    windows = None
+    if held_out.past is not None:
+        stops = np.cumsum([len(episode) for episode in episodes])
+        slices = [slice(stop - len(each), stop) for stop, each in zip(stops, episodes, strict=True)]
+        past = find_past(states, actions, slices, held_out.past.length)
+        windows = past.choose(kept).gather(held_out.action_space)
+    states = states[kept].astype(np.float32)
+    return Shift(name, states, actions[kept], np.ones(len(kept)), windows=windows)
 
 
 class _ClonedPolicy(eqx.Module):
@@ -216,7 +251,7 @@ def _imagine(
     name: str, model: LatentModel, scaling: Scaling, starts: Transitions, act: _Driver
 ) -> Shift:
     depths = jnp.asarray(np.resize(np.arange(1, DEPTH + 1), len(starts)))
-    states = jnp.asarray(scaling.states(np.asarray(starts.states)))
+    states = normalise_inputs(starts, scaling)
     keys = jax.random.split(jax.random.key(0), len(starts))
     z, a = _roll_out(model, act, states, depths, keys)
     decoded = jax.vmap(lambda z: model.decode_means(z).mean(axis=0))(z)
@@ -257,5 +292,6 @@ def _step_to(
 
     first_key, key = jax.random.split(key)
     keys = jax.random.split(key, DEPTH)
-    first = (model.encode(state).mean, act(state, first_key))
+    observation = state[: model.decoders.mean.layers[-1].weight.shape[-2]]
+    first = (model.encode(state).mean, act(observation, first_key))
     return jax.lax.scan(step, first, (jnp.arange(DEPTH), keys))[0]

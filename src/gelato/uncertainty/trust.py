@@ -148,16 +148,19 @@ class Trust:
         return self.calibrated.scale(penalise_in_parts(self.calibrated.penalty, embeddings))
 
     def __call__(
-        self, states: Float[np.ndarray, "n state"], actions: Num[np.ndarray, "n *action"]
+        self, states: Float[np.ndarray, "n input"], actions: Num[np.ndarray, "n *action"]
     ) -> Verdict:
-        """Judge state-action pairs."""
+        """Judge state-action pairs; if the model reads a history, `states` are windows.
+
+        `Transitions.inputs` are those of logged rows.
+        """
         try:
             states, actions = np.asarray(states, np.float32), np.asarray(actions, np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(f"states and actions must be arrays of numbers ({error})") from error
         self._check(states, actions)
         scaling = self.fitted.scaling
-        normalised = jnp.asarray(scaling.states(states))
+        normalised = jnp.asarray(scaling.inputs(states))
         whole = actions.astype(int) if isinstance(scaling.action_space, Discrete) else actions
         encoded = scaling.action_space.encode(whole)
         return self.judge(predict_pairs(self.model, normalised, encoded))
@@ -193,9 +196,7 @@ class Trust:
             )
         chosen = choose_evenly(transitions, rows)
         try:
-            verdict = self(
-                np.asarray(transitions.states)[chosen], np.asarray(transitions.actions)[chosen]
-            )
+            verdict = self(transitions[chosen].inputs, np.asarray(transitions.actions)[chosen])
         except InputError as error:
             raise InputError(f"{dataset.reference}: {error}") from error
         if not np.isfinite(verdict.penalty).all():
@@ -225,7 +226,7 @@ class Trust:
         return records
 
     def _check(self, states: np.ndarray, actions: np.ndarray) -> None:
-        size = self.fitted.dataset.transitions.states.shape[1]
+        size = self.fitted.scaling.layout.size
         space = self.fitted.scaling.action_space
         shape = () if isinstance(space, Discrete) else (space.size,)
         if states.ndim != 2 or states.shape[1] != size or len(states) == 0:
@@ -269,6 +270,13 @@ def check_spaces(fitted: FittedModel, dataset: Dataset) -> None:
         found.append(f"its action space is {space}, but the model's is {known_space}")
     if size != known_size:
         found.append(f"its states are {size} numbers, the model's {known_size}")
+    history, known_history = dataset.transitions.layout.history, fitted.scaling.history
+    if not found and history != known_history:
+        option = f"Add ,history={known_history} to" if known_history > 1 else "Remove history= from"
+        raise InputError(
+            f"{dataset.reference}: has a history of {history}, but the model reads "
+            f"{known_history}. {option} the reference"
+        )
     if found:
         remedy = (
             ". Add the options low= and high=, or discrete=, to the reference"

@@ -52,7 +52,8 @@ def collect_map(source: Source, new_log: Dataset | None = None) -> MapPoints | N
     with working("drawing the map of the data"):
         rows, held_out, own_rows = _choose_rows(source)
         states = np.asarray(data.states)[rows]
-        codes = encode_states(fitted, fitted.seed(source.model_index), states)
+        inputs = data[rows].inputs
+        codes = encode_states(fitted, fitted.seed(source.model_index), inputs)
         plane = find_plane(codes)
         columns = choose_shown_columns(states, MOST_COLUMNS)
         points, predicted = _describe_rows(source, fitted.dataset, rows, codes, plane, columns)
@@ -61,7 +62,7 @@ def collect_map(source: Source, new_log: Dataset | None = None) -> MapPoints | N
             points |= _judge(trust, predicted, own_rows)
         trusted = points.get("trusted")
         if trust is not None and source.policy is not None:
-            verdict = trust(states, ask_policy(source.policy, states))
+            verdict = trust(inputs, ask_policy(source.policy, inputs))
             points["policy_penalty"] = verdict.penalty
             trusted = verdict.trusted
         neighbours, lengths = _find_neighbours(source, states, codes)
@@ -137,7 +138,7 @@ def _describe_rows(
     states, actions = np.asarray(data.states)[rows], np.asarray(data.actions)[rows]
     starts = np.array([episode.start for episode in data.episode_slices])
     episodes = np.searchsorted(starts, rows, side="right") - 1
-    predicted = _predict(fitted, source.model_index, states, actions)
+    predicted = _predict(fitted, source.model_index, data[rows].inputs, actions)
     following = fitted.scaling.states(np.asarray(data.next_states)[rows])
     errors = np.asarray(rms(predicted.mean - following))
     known = np.asarray(data.has_successor)[rows]
@@ -156,11 +157,11 @@ def _describe_rows(
 
 
 def _predict(
-    fitted: FittedModel, index: int, states: np.ndarray, actions: Num[np.ndarray, "n *action"]
+    fitted: FittedModel, index: int, inputs: np.ndarray, actions: Num[np.ndarray, "n *action"]
 ) -> Predicted:
     scaling = fitted.scaling
     encoded = scaling.action_space.encode(jnp.asarray(actions))
-    return predict_pairs(fitted.seed(index), jnp.asarray(scaling.states(states)), encoded)
+    return predict_pairs(fitted.seed(index), jnp.asarray(scaling.inputs(inputs)), encoded)
 
 
 def _judge(
@@ -213,8 +214,8 @@ def _describe_new_log(
     fitted = source.fitted
     assert fitted is not None
     rows = choose_evenly(new_log.transitions, _MOST_NEW_POINTS)
-    states = np.asarray(new_log.transitions.states)[rows]
-    codes = encode_states(fitted, fitted.seed(source.model_index), states)
+    inputs = new_log.transitions[rows].inputs
+    codes = encode_states(fitted, fitted.seed(source.model_index), inputs)
     points, predicted = _describe_rows(source, new_log, rows, codes, plane, columns)
     if source.trust is not None:
         points |= _judge(source.trust, predicted)

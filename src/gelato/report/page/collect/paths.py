@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gelato.data.history import encode_actions
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
@@ -34,7 +35,7 @@ def collect_paths(source: Source, points: MapPoints | None) -> PathsSection | No
         return None
     policy = chosen.policy
     try:
-        environment = find_environment(chosen.environment, len(policy.mean), policy.space)
+        environment = find_environment(chosen.environment, policy.layout.state_size, policy.space)
     except InputError as error:
         source.missing["paths"] = f"{error}."
         return None
@@ -65,20 +66,23 @@ def _walk(environment: str, policy: DeployedPolicy, seed: int) -> dict[str, Any]
     """Run one episode; return its states, actions, return and end."""
     simulator = make_environment(environment)
     observation, _ = simulator.reset(seed=seed)
-    states: list[np.ndarray] = []
+    inputs: list[np.ndarray] = []
+    layout, memory = policy.layout, policy.layout.start()
     actions: list[Any] = []
     total, ended, terminated = 0.0, False, False
     info: dict[str, Any] = {}
-    while not ended and len(states) < _LONGEST:
-        action = policy(observation)
-        states.append(np.asarray(observation, np.float32).ravel())
+    while not ended and len(inputs) < _LONGEST:
+        window = np.asarray(layout.open(np.asarray(observation, np.float32).ravel(), memory))
+        action = policy(window)
+        inputs.append(window)
         actions.append(action)
+        memory = np.asarray(layout.remember(window, encode_actions(policy.space, action)))
         observation, reward, terminated, truncated, info = simulator.step(action)
         total, ended = total + float(reward), terminated or truncated
     simulator.close()
     has_crashed = getattr(find_task(environment), "has_crashed", None)
     return {
-        "states": np.array(states),
+        "inputs": np.array(inputs),
         "actions": np.array(actions),
         "return": total,
         "terminated": bool(terminated),
@@ -92,9 +96,10 @@ def _describe(
     """Place a walk on the map and judge its steps."""
     fitted, trust = source.fitted, source.trust
     assert fitted is not None and source.policy is not None
-    states: Float[np.ndarray, "n state"] = walk["states"]
+    inputs: Float[np.ndarray, "n input"] = walk["inputs"]
+    states = inputs[:, : source.policy.layout.state_size]
     drawn = choose_evenly(states, _DRAWN)
-    places = points.plane(encode_states(fitted, fitted.seed(source.model_index), states[drawn]))
+    places = points.plane(encode_states(fitted, fitted.seed(source.model_index), inputs[drawn]))
     described: dict[str, Any] = {
         "x": places[:, 0],
         "y": places[:, 1],
@@ -108,8 +113,8 @@ def _describe(
     if trust is not None:
         actions = walk["actions"]
         if not isinstance(source.policy.space, Discrete):
-            actions = ask_policy(source.policy, states)
-        verdict = trust(states, actions.reshape(len(states), *actions.shape[1:]))
+            actions = ask_policy(source.policy, inputs)
+        verdict = trust(inputs, actions.reshape(len(states), *actions.shape[1:]))
         described["trusted_share"] = float(verdict.trusted.mean())
         outside = np.flatnonzero(~verdict.trusted)
         described["first_outside"] = int(outside[0]) if len(outside) else None

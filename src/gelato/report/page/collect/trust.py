@@ -110,7 +110,7 @@ def _follow(trust: Trust, data: Transitions, rows: slice, number: int) -> dict[s
     """Judge the steps of one episode, at most a few hundred of them."""
     steps = choose_evenly(range(rows.start, rows.stop), _STEPS)
     chosen = rows.start + steps
-    verdict = trust(np.asarray(data.states)[chosen], np.asarray(data.actions)[chosen])
+    verdict = trust(data[chosen].inputs, np.asarray(data.actions)[chosen])
     return {
         "episode": number,
         "length": rows.stop - rows.start,
@@ -128,7 +128,7 @@ def _judge_policy(policy: DeployedPolicy, trust: Trust, points: MapPoints | None
     held_out = trust.fitted.parts[1]
     starts = np.array([episode.start for episode in held_out.episode_slices])
     starts = starts[choose_evenly(starts, ROLLOUTS)]
-    found = imagine(trust, policy, np.asarray(held_out.states)[starts], HORIZON)
+    found = imagine(trust, policy, held_out[starts].inputs, HORIZON)
     inside = (found.penalty <= trust.limit) | ~found.happened
     ordinary = np.where(found.happened, found.penalty, np.nan)
     described: dict[str, Any] = {
