@@ -10,13 +10,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from gelato.errors import InputError
+from gelato.errors import InputError, make_printable
 from gelato.runs.records import read_records
 
 
 def _console() -> Console:
     # Print file names literally, also with [brackets] in them.
     return Console(highlight=False, emoji=False, markup=False)
+
+
+def _clean(text: str) -> str:
+    """Return a text without commands for the terminal; names may come from hostile files."""
+    return make_printable(text, keep="\n")
 
 
 def print_json(record: Mapping[str, object]) -> None:
@@ -30,20 +35,20 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
     table.add_column(style="dim")
     table.add_column()
     for name, value in fields.items():
-        table.add_row(name, value)
+        table.add_row(_clean(name), _clean(value))
     print_title(title)
     _console().print(table)
 
 
 def print_title(title: str) -> None:
     """Print one line without wrapping it."""
-    _console().print(title, style="bold", soft_wrap=True)
+    _console().print(_clean(title), style="bold", soft_wrap=True)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Print rows under headings; names in the first column are never cut."""
-    first, *others = columns
-    cells = [[str(cell) for cell in row] for row in rows]
+    first, *others = map(_clean, columns)
+    cells = [[_clean(str(cell)) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False)
     if cells:
         width = max(20, *(len(row[0]) for row in cells))

@@ -114,7 +114,7 @@ def compare(
         sys.stdout.write(text)
     else:
         with write_atomically(out) as partial:
-            partial.write_text(text)
+            partial.write_text(text, "utf-8")
 
 
 def export(

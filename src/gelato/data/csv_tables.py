@@ -42,9 +42,9 @@ class CsvTables(AbstractTables):
         header = _read_header(self.files[0])
         self._separator = _SEPARATORS.get(separator or "", separator) or _guess_separator(header)
         self._decimal = decimal
-        if len(self._separator) != 1:
+        if len(self._separator) != 1 or not self._separator.isascii():
             raise InputError(
-                f"separator={separator} must be one character, or {', '.join(_SEPARATORS)}"
+                f"separator={separator} must be one ASCII character, or {', '.join(_SEPARATORS)}"
             )
         if _looks_like_values(self._list_names(self.files[0])):
             raise InputError(
@@ -100,7 +100,10 @@ class CsvTables(AbstractTables):
 
     def _list_names(self, path: Path) -> list[str]:
         header = _read_header(path)
-        names = next(csv_module.reader([header], delimiter=self._separator))
+        try:
+            names = next(csv_module.reader([header], delimiter=self._separator))
+        except csv_module.Error as error:
+            raise _describe(path, error) from error
         return [name.strip() for name in names]
 
     def _open(
@@ -149,7 +152,9 @@ def _read_header(path: Path) -> str:
     """Return the first line, which holds the names of the columns."""
     try:
         with pa.input_stream(path, compression="detect") as file:
-            line = file.read(_LONGEST_HEADER).partition(b"\n")[0]
+            line, newline, _ = file.read(_LONGEST_HEADER).partition(b"\n")
+        if not newline and len(line) == _LONGEST_HEADER:
+            raise InputError(f"{path}: the first line, with the column names, is longer than 1 MiB")
         header = line.decode("utf-8-sig").rstrip("\r")
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read it") from error

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ def replace_rewards(dataset: Dataset, path: Path, *, trusted: bool = True) -> Da
     the name comes from a file, such as that of a run, which somebody else may have written.
     """
     try:
+        if path.exists() and not path.is_file():  # Reading a pipe or a device may never end.
+            raise InputError(f"reward={path} is not a plain file")
         if path.stat().st_size > _LARGEST:
             raise InputError(f"reward={path} is too large for a Python file")
         text = path.read_text(encoding="utf-8")
@@ -34,9 +37,10 @@ def replace_rewards(dataset: Dataset, path: Path, *, trusted: bool = True) -> Da
     if trusted:
         _remember(text)
     elif not _is_remembered(text):
+        reference = shlex.quote(f"{dataset.reference},reward={path}")
         raise InputError(
             f"reward={path} would be run, but you have not used this code before. If you trust "
-            f"it, run once: gelato data info '{dataset.reference},reward={path}'"
+            f"it, run once: gelato data info {reference}"
         )
     rewards = _compute(dataset.transitions, text, path)
     transitions = replace(dataset.transitions, rewards=rewards, reward_code=text)

@@ -273,7 +273,9 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 def _write_latex(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
-        text = " & ".join(re.sub(r"([%&#$_{}])", r"\\\1", cell) for cell in cells)
+        # A name from someone else's run may hold commands of LaTeX.
+        plain = [cell.replace("\\", "/") for cell in cells]
+        text = " & ".join(re.sub(r"([%&#$_{}])", r"\\\1", cell) for cell in plain)
         for sign, latex in (("±", r"$\pm$"), ("–", "--"), ("λ", r"$\lambda$")):
             text = text.replace(sign, latex)
         return text + r" \\"

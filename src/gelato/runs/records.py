@@ -81,9 +81,9 @@ def merge_records(path: Path, records: Sequence[Record], keys: Sequence[str]) ->
         os.close(folder)
 
 
-def _place(value: object) -> tuple[float, str]:
+def _place(value: object) -> tuple[int | float, str]:
     """Return a sort key: numbers by size, then words."""
-    return (float(value), "") if isinstance(value, int | float) else (math.inf, str(value))
+    return (value, "") if isinstance(value, int | float) else (math.inf, str(value))
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
@@ -99,7 +99,7 @@ def format_records(records: Sequence[Record]) -> str:
 
 def write_csv(path: Path, records: Sequence[Record]) -> None:
     """Write records with equal fields as a CSV table."""
-    with write_atomically(path) as partial, partial.open("w", newline="") as file:
+    with write_atomically(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(records[0]))
         writer.writeheader()
         writer.writerows(records)

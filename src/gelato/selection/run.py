@@ -119,6 +119,7 @@ def estimate_run(
     described = Run(folder).description
     name = _name_settings(settings, described)
     path = folder / FOLDER
+    Run(folder).refuse_links()  # The folder of the estimates may be a link that someone made.
     with open_run(path, "selection", settings_of=str(described["fingerprint"])) as opened:
         if (path / f"{name}.json").exists():
             with report_damage(path / f"{name}.json"):

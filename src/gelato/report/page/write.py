@@ -11,7 +11,7 @@ from gelato.errors import InputError
 from gelato.report.page.collect.run import collect_run, compare_runs
 from gelato.report.page.records import Comparison, RunReport, to_plain
 from gelato.report.page.render.page import read_plotly, render_page
-from gelato.runs.files import write_atomically
+from gelato.runs.files import read_json, write_atomically
 from gelato.runs.sweeps import expand_sweeps
 
 DEFAULT_NAME = "report.html"
@@ -48,6 +48,7 @@ def make_report(
         raise InputError("name the folder of at least one run")
     path = Path(out) if out is not None else Path(runs[0]) / DEFAULT_NAME
     _check_output(path)
+    _check_records(path.with_suffix(".json"))
     read_plotly()
     runs = expand_sweeps(runs)
     report: RunReport | Comparison
@@ -61,8 +62,23 @@ def make_report(
     page = render_page(report)
     for file, text in ((path, page), (path.with_suffix(".json"), json.dumps(records) + "\n")):
         with write_atomically(file) as partial:
-            partial.write_text(text, "utf-8")
+            # A path may hold bytes that are no text.
+            partial.write_text(text, "utf-8", "backslashreplace")
     return path, records
+
+
+def _check_records(path: Path) -> None:
+    """Refuse to replace a JSON file that the user has not named, unless it is of a report."""
+    if not path.exists():
+        return
+    found = read_json(path)
+    if not isinstance(found, dict) or not (
+        {"verdict", "reproduce"} <= found.keys() or {"runs", "same_data"} <= found.keys()
+    ):
+        raise InputError(
+            f"{path}: exists and is not the content of a report, which would be written there. "
+            "Name another page with --out"
+        )
 
 
 def _check_output(path: Path) -> None:
