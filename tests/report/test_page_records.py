@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gelato.data.columns import make_dataset
+from gelato.report.page.collect.commands import flatten
 from gelato.report.page.collect.data import collect_data, find_suspicious_columns
 from gelato.report.page.collect.map import find_weak_regions
 from gelato.report.page.collect.plane import find_plane
 from gelato.report.page.collect.policies import average_seeds, correlate
-from gelato.report.page.collect.reproduce import flatten
 from gelato.report.page.collect.run import list_differences
 from gelato.report.page.records import Comparison, Interval, to_plain
 from gelato.report.page.render.html import Html, element, embed_json

@@ -1,4 +1,13 @@
 // The figures of the sections Policies and Trust.
+// A trace without points: the legend names the line that a shape draws.
+const loggedReturn = () => ({
+  x: [null],
+  y: [null],
+  mode: "lines",
+  name: "return in the log",
+  line: { color: color("muted"), width: 1.5, dash: "dash" },
+});
+
 Object.assign(figures, {
   curves: (plot, run) => {
     const metric = chosen(plot, "curve-metric");
@@ -45,21 +54,13 @@ Object.assign(figures, {
       });
     const data = run.policies.data_return;
     const withData = metric === "return" && data !== null;
+    if (withData) traces.push(loggedReturn());
     const names = control(plot, "curve-metric").selectedOptions[0].textContent;
     return [
       traces,
       layout(axis("steps of training"), axis(names), {
         showlegend: true,
         shapes: withData ? [rule(data, "y")] : [],
-        annotations: withData
-          ? [
-              note("return in the log", 1, data, {
-                xref: "paper",
-                xanchor: "right",
-                yanchor: "bottom",
-              }),
-            ]
-          : [],
       }),
     ];
   },
@@ -89,9 +90,10 @@ Object.assign(figures, {
       policy.estimates.find(
         (each) => each.estimator === name && !each.problem && each.estimate !== null,
       );
-    const usable = policies.filter(find);
     const traces = [];
-    if (usable.length) {
+    // The selected policy is a trace of its own, so that the legend names its mark.
+    const mark = (usable, title, symbol, size) => {
+      if (!usable.length) return;
       const values = usable.map((policy) => find(policy));
       const side = (key, sign) =>
         values.map((each) =>
@@ -101,7 +103,7 @@ Object.assign(figures, {
         x: usable.map(place),
         y: values.map((each) => each.estimate),
         mode: "markers",
-        name: "estimate",
+        name: title,
         text: usable.map(label),
         error_y: {
           type: "data",
@@ -114,15 +116,29 @@ Object.assign(figures, {
         },
         marker: {
           color: color("blue"),
-          symbol: usable.map((policy) => (policy.chosen ? "star" : "circle")),
-          size: usable.map((policy) => (policy.chosen ? 16 : 9)),
+          symbol,
+          size,
           line: { color: color("raised"), width: 1 },
         },
         hovertemplate: "%{text}<br>estimate %{y:.4g}<extra></extra>",
       });
-    }
+    };
+    const usable = policies.filter(find);
+    mark(
+      usable.filter((policy) => !policy.chosen),
+      "estimate",
+      "circle",
+      9,
+    );
+    mark(
+      usable.filter((policy) => policy.chosen),
+      "selected policy",
+      "star",
+      16,
+    );
     const measured = policies.filter((policy) => policy.return !== null);
-    if (measured.length && (name === "cross-model" || name === "measured return")) {
+    const isLong = run.paths && !run.paths.comparable;
+    if (measured.length && (name === "measured return" || (name === "cross-model" && !isLong))) {
       traces.push({
         x: measured.map((policy) => place(policy) + 0.02),
         y: measured.map((policy) => policy.return),
@@ -135,6 +151,9 @@ Object.assign(figures, {
     }
     if (!traces.length) return empty("no estimates; run gelato select");
     const data = run.policies.data_return;
+    const comparable =
+      data !== null && (name === "cross-model" || (name === "measured return" && !isLong));
+    if (comparable) traces.push(loggedReturn());
     return [
       traces,
       layout(
@@ -146,7 +165,7 @@ Object.assign(figures, {
         axis(plain(name)),
         {
           showlegend: true,
-          shapes: name === "cross-model" && data !== null ? [rule(data, "y")] : [],
+          shapes: comparable ? [rule(data, "y")] : [],
           meta: methods,
         },
       ),
@@ -230,8 +249,8 @@ Object.assign(figures, {
     const ticks = [-1, -0.5, 0, 0.5, 1].map((part) => part * Number((most * 0.9).toPrecision(1)));
     return [
       [
-        bar(histogram.inside, 1, "held-out steps (known)", "blue", ""),
-        bar(histogram.outside, -1, "out-of-distribution pairs (foreign)", "orange", "/"),
+        bar(histogram.inside, 1, "held-out steps of the log", "blue", ""),
+        bar(histogram.outside, -1, "made-up steps far from the data", "orange", "/"),
       ],
       layout(
         axis("penalty U"),
@@ -286,6 +305,7 @@ Object.assign(figures, {
             color: outside.map((is) => color(is ? "orange" : "blue")),
             symbol: outside.map((is) => (is ? "triangle-up" : "circle")),
             size: outside.map((is) => (is ? 9 : 4)),
+            opacity: 1,
           },
           hovertemplate: "step %{x}: U %{y:.3g}<extra></extra>",
         },

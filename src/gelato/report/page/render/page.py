@@ -16,6 +16,7 @@ from gelato.report.page.render.policies import render_policies
 from gelato.report.page.render.reproduce import render_reproduction
 from gelato.report.page.render.trust import render_trust
 from gelato.report.page.render.verdict import describe_run, render_verdict
+from gelato.report.page.render.words import render_words
 
 _STYLES = ("base.css", "figures.css", "tables.css", "media.css")
 _SCRIPTS = ("helpers.js", "figures.js", "policy_figures.js", "map.js", "page.js")
@@ -27,6 +28,7 @@ _SECTIONS = {
     "policies": ("Policies", render_policies),
     "trust": ("Trust", render_trust),
     "reproduce": ("Reproduce", render_reproduction),
+    "words": ("Words", render_words),
 }
 _COMPARED = {
     "verdicts": "Verdicts",

@@ -151,7 +151,7 @@ def _paths_table(paths: PathsSection) -> Html:
         )
     heads = ("path", "return", "steps", "end", "trusted steps", "first step outside")
     caption = (
-        f"Paths of the selected policy in {paths.environment}. The map draws them if you tick "
+        f"Episodes of the policy in {paths.environment}. The map draws them if you tick "
         "“paths of the policy”."
     )
     return table(caption, heads, rows, class_="numbers")
