@@ -88,6 +88,7 @@ function drawMap(plot, run) {
         dragmode: plot.dataset.lasso ? "lasso" : "zoom",
         uirevision: `${view.columns}-${view.x}-${view.y}`,
         showlegend: traces.some((trace) => trace.showlegend),
+        legend: { orientation: "h", y: -0.12, yanchor: "top", font: { size: 12 } },
         newselection: { line: { color: color("ink"), width: 1.5, dash: "dot" } },
       },
     ),
@@ -119,7 +120,7 @@ function drawPaths(paths, view) {
         hovertemplate: `path ${number + 1}<extra></extra>`,
       },
       end(x[0], y[0], "start", "circle-open", 11, path, number),
-      end(x[last], y[last], "end", "x", 12, path, number),
+      end(x[last], y[last], "end", "x-thin", 11, path, number),
     );
   });
   return traces;

@@ -8,57 +8,75 @@ const loggedReturn = () => ({
   line: { color: color("muted"), width: 1.5, dash: "dash" },
 });
 
+// With two or three seeds an interval is so wide that the lines of the means would look flat. The
+// axis holds all means; a band may reach beyond it, by at most the span of the means on each side.
+function findRange(curves, extra) {
+  const means = curves.flatMap((curve) => curve.mean).concat(extra === null ? [] : [extra]);
+  const [low, high] = [Math.min(...means), Math.max(...means)];
+  const span = high - low || Math.abs(high) || 1;
+  const bounds = curves.flatMap((curve) => [...curve.low, ...curve.high]);
+  const known = bounds.filter((value) => value !== null);
+  return {
+    range: [
+      Math.max(low - span, Math.min(low, ...known)) - 0.05 * span,
+      Math.min(high + span, Math.max(high, ...known)) + 0.05 * span,
+    ],
+  };
+}
+
+// Measured episodes may be much longer than the logged ones; then their returns do not compare.
+const areLonger = (run) => Boolean(run.paths && !run.paths.comparable);
+
 Object.assign(figures, {
   curves: (plot, run) => {
     const metric = chosen(plot, "curve-metric");
     const traces = [];
-    run.policies.curves
-      .filter((curve) => curve.metric === metric)
-      .forEach((curve, place) => {
-        const tone = hue(place);
-        if (curve.low.some((value) => value !== null)) {
-          const known = curve.steps
-            .map((_, step) => step)
-            .filter((step) => curve.low[step] !== null);
-          traces.push({
-            x: [
-              ...known.map((step) => curve.steps[step]),
-              ...known.reverse().map((step) => curve.steps[step]),
-            ],
-            y: [
-              ...known
-                .slice()
-                .reverse()
-                .map((step) => curve.high[step]),
-              ...known.map((step) => curve.low[step]),
-            ],
-            fill: "toself",
-            fillcolor: fade(tone, 0.13),
-            line: { width: 0 },
-            hoverinfo: "skip",
-            showlegend: false,
-            mode: "lines",
-          });
-        }
+    const curves = run.policies.curves.filter((curve) => curve.metric === metric);
+    curves.forEach((curve, place) => {
+      const tone = hue(place);
+      if (curve.low.some((value) => value !== null)) {
+        const known = curve.steps
+          .map((_, step) => step)
+          .filter((step) => curve.low[step] !== null);
         traces.push({
-          x: curve.steps,
-          y: curve.mean,
-          name: plain(curve.method),
-          mode: "lines+markers",
-          line: { color: tone, width: 2.25, dash: DASHES[place % DASHES.length] },
-          marker: { symbol: SYMBOLS[place % SYMBOLS.length], size: 7, maxdisplayed: 12 },
-          hovertemplate:
-            `%{y:.4g} after %{x:,} steps (seeds: ${curve.seeds})` +
-            "<extra>%{fullData.name}</extra>",
+          x: [
+            ...known.map((step) => curve.steps[step]),
+            ...known.reverse().map((step) => curve.steps[step]),
+          ],
+          y: [
+            ...known
+              .slice()
+              .reverse()
+              .map((step) => curve.high[step]),
+            ...known.map((step) => curve.low[step]),
+          ],
+          fill: "toself",
+          fillcolor: fade(tone, 0.13),
+          line: { width: 0 },
+          hoverinfo: "skip",
+          showlegend: false,
+          mode: "lines",
         });
+      }
+      traces.push({
+        x: curve.steps,
+        y: curve.mean,
+        name: plain(curve.method),
+        mode: "lines+markers",
+        line: { color: tone, width: 2.25, dash: DASHES[place % DASHES.length] },
+        marker: { symbol: SYMBOLS[place % SYMBOLS.length], size: 7, maxdisplayed: 12 },
+        hovertemplate:
+          `%{y:.4g} after %{x:,} steps (seeds: ${curve.seeds})` +
+          "<extra>%{fullData.name}</extra>",
       });
+    });
     const data = run.policies.data_return;
-    const withData = metric === "return" && data !== null;
+    const withData = metric === "return" && data !== null && !areLonger(run);
     if (withData) traces.push(loggedReturn());
     const names = control(plot, "curve-metric").selectedOptions[0].textContent;
     return [
       traces,
-      layout(axis("steps of training"), axis(names), {
+      layout(axis("steps of training"), axis(names, findRange(curves, withData ? data : null)), {
         showlegend: true,
         shapes: withData ? [rule(data, "y")] : [],
       }),
@@ -137,8 +155,8 @@ Object.assign(figures, {
       16,
     );
     const measured = policies.filter((policy) => policy.return !== null);
-    const isLong = run.paths && !run.paths.comparable;
-    if (measured.length && (name === "measured return" || (name === "cross-model" && !isLong))) {
+    const isLonger = areLonger(run);
+    if (measured.length && (name === "measured return" || (name === "cross-model" && !isLonger))) {
       traces.push({
         x: measured.map((policy) => place(policy) + 0.02),
         y: measured.map((policy) => policy.return),
@@ -152,7 +170,7 @@ Object.assign(figures, {
     if (!traces.length) return empty("no estimates; run gelato select");
     const data = run.policies.data_return;
     const comparable =
-      data !== null && (name === "cross-model" || (name === "measured return" && !isLong));
+      data !== null && (name === "cross-model" || (name === "measured return" && !isLonger));
     if (comparable) traces.push(loggedReturn());
     return [
       traces,
@@ -209,12 +227,13 @@ Object.assign(figures, {
       traces,
       layout(axis(plain(x)), axis(plain(y)), {
         showlegend: methods.length <= 8,
+        margin: { l: 56, r: 16, t: 28, b: 48 },
         annotations: [
-          note(`rank correlation ${write(rank, 2)}`, 0.02, 0.99, {
+          note(`rank correlation ${write(rank, 2)}`, 0, 1, {
             xref: "paper",
             yref: "paper",
             xanchor: "left",
-            yanchor: "top",
+            yanchor: "bottom",
             font: { size: 13, color: color("ink") },
           }),
         ],
@@ -345,7 +364,7 @@ Object.assign(figures, {
       ],
       layout(
         axis("steps"),
-        axis("rollouts still inside", { range: [0, 1.04], tickformat: ".0%" }),
+        axis("rollouts still inside", { range: [-0.03, 1.04], tickformat: ".0%" }),
         { showlegend: true },
       ),
     ];

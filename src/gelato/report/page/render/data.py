@@ -63,7 +63,7 @@ def _render_tiles(data: DataSection) -> Html:
         tile(
             "Terminated",
             write_share(summary["terminations"] / summary["episodes"]),
-            f"{summary['terminations']:,} episodes ended; {summary['truncations']:,} were cut off",
+            f"{summary['terminations']:,} episodes ended, {summary['truncations']:,} cut off",
         ),
         tile(
             "State columns",

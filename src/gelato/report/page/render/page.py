@@ -54,7 +54,7 @@ def render_page(report: RunReport | Comparison) -> str:
         links: dict[str, str] = dict(_COMPARED)
         body = render_comparison(report)
     else:
-        title, facts = report.name, describe_run(report)
+        title, facts = f"Run {report.name}", describe_run(report)
         links = {name: label for name, (label, _) in _SECTIONS.items()}
         body = join(render(report) for _, render in _SECTIONS.values())
     return _fill_frame(title, facts, links, body, to_plain(report))

@@ -83,6 +83,7 @@ def render_curves(found: PolicySection, run: int = 0) -> Html:
         "curves",
         "Learning curves",
         "Lines are means over seeds, bands are 95% intervals; with one seed there is no band. "
+        "With few seeds a band can reach beyond the figure. "
         "Each method has its own line style and mark.",
         meaning,
         f"{METRIC_NAMES.get(first, first)}: {'; '.join(numbers)}.",

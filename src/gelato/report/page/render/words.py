@@ -23,6 +23,8 @@ _WORDS = {
     "λ a policy stays close to the data.",
     "real data": "The share of logged steps in the training; the other steps were imagined.",
     "95% interval": "The range in which the true value lies, with 95% confidence.",
+    "excluded": "An estimate without a sound basis; it decides nothing. Weighted estimates need 20 "
+    "effective episodes: logged episodes in which the policy would have acted alike.",
     "held out": "Episodes that were kept aside to test the model.",
     "R²": "The share of the variation that the model explains: 1 is perfect, 0 is useless.",
     "rank correlation": "Whether two estimators put the policies in the same order: 1 is the same "
