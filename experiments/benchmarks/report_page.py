@@ -2,7 +2,9 @@
 
 python experiments/benchmarks/report_page.py [--transitions 1000000] [--seeds 5] [--run DIR]
 
-This writes results/report_page.json. Run it on an idle machine with two cores. The run has 1,000,000 transitions, 5 seeds and 5 values of λ. The log is made up: episodes of a
+This writes results/report_page.json. Run it on an idle machine with two cores.
+
+The run has 1,000,000 transitions, 5 seeds and 5 values of λ. The log is made up: episodes of a
 linear system with eleven states and three actions, the sizes of Hopper. The training is cut to a
 few updates, because the page does not depend on how good the policies are. The time to open is
 compared with an empty Plotly page, in pairs that take turns, with a new browser each.

@@ -282,7 +282,7 @@ class Receiver(Logger):
     def __init__(self) -> None:
         self.files: list[Path] = []
 
-    def start(self, run: LoggedRun) -> str:
+    def start(self, _: LoggedRun) -> str:
         return "1"
 
     def log(self, block: Block) -> None:

@@ -98,7 +98,7 @@ def _write_fit(source: Source) -> list[str]:
     described, config = source.description, source.description["config"]
     words = ["gelato", "model", "fit", described["data"]["reference"]]
     words += ["--run", str(source.folder), *_write_seeds(described["seeds"])]
-    options = _MODEL_OPTIONS
+    options: Sequence[str] = _MODEL_OPTIONS
     if source.dataset is not None:
         changed = {}
         for name in ("default", "paper"):
@@ -106,7 +106,7 @@ def _write_fit(source: Source) -> list[str]:
             changed[name] = [key for key in config if config[key] != _plain(usual, key)]
         preset = min(changed, key=lambda name: len(changed[name]))
         words += [] if preset == "default" else ["--preset", preset]
-        options = tuple(name for name in _MODEL_OPTIONS if name in changed[preset])
+        options = [name for name in _MODEL_OPTIONS if name in changed[preset]]
     for name in options:
         words += [f"--{name.replace('_', '-')}", str(config[name])]
     return words

@@ -49,7 +49,7 @@ def _render_tiles(trust: TrustSection) -> Html:
             "of the steps of a new episode; measured on "
             f"{count_noun(trust.calibration_episodes, 'held-out episode')}",
         ),
-        tile("Misses", write_share(trust.foreign_trusted), "of made-up state-actions far from the data"),
+        tile("Misses", write_share(trust.foreign_trusted), "of made-up steps far from the data"),
         tile(
             "Bound of the model’s error holds",
             f"≥ {write_share(trust.coverage)}",

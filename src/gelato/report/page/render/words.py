@@ -19,8 +19,8 @@ _WORDS = {
     "fall back to something safe.",
     "false alarm": "A step like the data that is not trusted.",
     "miss": "A step far from the data that is trusted.",
-    "penalty weight λ": "How much reward a policy lost in training for each unit of U. With a large "
-    "λ a policy stays close to the data.",
+    "penalty weight λ": "How much reward a policy lost in training for each unit of U. A policy "
+    "with a large λ stays close to the data.",
     "real data": "The share of logged steps in the training; the other steps were imagined.",
     "95% interval": "The range in which the true value lies, with 95% confidence.",
     "excluded": "An estimate without a sound basis; it decides nothing. Weighted estimates need 20 "
@@ -54,4 +54,9 @@ def render_words(run: RunReport) -> Html:
         for name in dict.fromkeys([*run.policies.estimators, *run.policies.compared]):
             if name in _ESTIMATORS:
                 rows.append((name, _ESTIMATORS[name]))
-    return section("words", "Words", _LEAD, table("Words, and the estimators of this run", ("word", "meaning"), rows))
+    return section(
+        "words",
+        "Words",
+        _LEAD,
+        table("Words, and the estimators of this run", ("word", "meaning"), rows),
+    )
