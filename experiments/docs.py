@@ -98,6 +98,19 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "ratio": "{ratio:.2f}",
         }
     ),
+    "report_page": _rows(
+        {
+            "transitions": "{transitions:,d}",
+            "seeds × λ": "{seeds:d} × {weights:d}",
+            "cores": "{cores:d}",
+            "size": "{megabytes:.1f} MB",
+            "time to make": "{seconds:.0f} s",
+            "of it on a core": "{cpu_seconds:.0f} s",
+            "time to open": "{report_open_ms:,.0f} ms",
+            "empty Plotly page": "{empty_open_ms:,.0f} ms",
+            "waiting processes": "{load_before:.0f}",
+        }
+    ),
     "scaling": _rows(
         {
             "on": "{device}",

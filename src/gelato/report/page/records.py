@@ -113,6 +113,8 @@ class PathsSection:
 
     environment: str
     paths: tuple[dict[str, Any], ...]
+    comparable: bool = True
+    """Whether they are about as long as the logged episodes, so that returns can be compared."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ class Reproduction:
     fingerprint: str
     versions: dict[str, str]
     settings: dict[str, str]
+    problem: str | None = None
+    """Why the commands do not make the same run."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from gelato.report.page.collect.run import collect_run, compare_runs
 from gelato.report.page.records import Comparison, RunReport, to_plain
 from gelato.report.page.render.page import read_plotly, render_page
 from gelato.runs.files import read_json, write_atomically
+from gelato.runs.folder import Run
+from gelato.runs.loggers import Logger, make_loggers
+from gelato.runs.outbox import log_files
 from gelato.runs.sweeps import expand_sweeps
 
 DEFAULT_NAME = "report.html"
@@ -23,15 +26,16 @@ def write_report(
     *,
     data: Dataset | None = None,
     fitted_to: str | None = None,
+    log: str | Logger | Sequence[str | Logger] = (),
 ) -> Path:
     """Write the report page of a run, or a comparison of several runs; return its path.
 
     The page is one file that needs no network. A file of the same name that ends in `.json` has
     the same content. Default: `report.html` in the folder of the (first) run. `data` is a new log
     that is judged and drawn on the map; `fitted_to` is the new location of training data that
-    moved.
+    moved. `log`: the loggers of the training that also receive the page.
     """
-    path, _ = make_report(run, out, data=data, fitted_to=fitted_to)
+    path, _ = make_report(run, out, data=data, fitted_to=fitted_to, log=log)
     return path
 
 
@@ -41,6 +45,7 @@ def make_report(
     *,
     data: Dataset | None = None,
     fitted_to: str | None = None,
+    log: str | Logger | Sequence[str | Logger] = (),
 ) -> tuple[Path, dict[str, Any]]:
     """Do what `write_report` does, and also return the records."""
     runs: Sequence[Path | str] = [run] if isinstance(run, str | Path) else list(run)
@@ -49,6 +54,11 @@ def make_report(
     path = Path(out) if out is not None else Path(runs[0]) / DEFAULT_NAME
     _check_output(path)
     _check_records(path.with_suffix(".json"))
+    loggers = make_loggers(log)
+    if loggers:
+        if len(runs) > 1:
+            raise InputError("loggers receive the report of one run; give one run, or no --log")
+        _ = Run(Path(runs[0])).results  # an error if the training is not finished
     read_plotly()
     runs = expand_sweeps(runs)
     report: RunReport | Comparison
@@ -64,6 +74,8 @@ def make_report(
         with write_atomically(file) as partial:
             # A path may hold bytes that are no text.
             partial.write_text(text, "utf-8", "backslashreplace")
+    if loggers:
+        log_files(runs[0], loggers, [path])
     return path, records
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Num
 
 from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset, choose_evenly
-from gelato.geometry import nearest_under_metric
+from gelato.geometry import Near, nearest_under_metric
 from gelato.model.training import FittedModel
 from gelato.progress import working
 from gelato.report.latent_space import build_decoder_metric, encode_states
@@ -198,6 +198,9 @@ def _find_neighbours(
             distinct,
             k,
             shortlist=min(_SHORTLIST, len(first) - 1),
+            # Exact enough for neighbours. The default solver needs minutes, and its triangular
+            # solves can wait for each other forever on two cores (in jaxlib 0.10.2).
+            solver=Near(),
             exclude=np.arange(len(first)),
         ),
     )

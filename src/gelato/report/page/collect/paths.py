@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from gelato.data.history import encode_actions
 from gelato.data.spaces import Discrete
+from gelato.data.summary import episode_lengths
 from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
 from gelato.policy.evaluate import FIRST_SEED, find_environment
@@ -26,6 +27,8 @@ _MOST_EPISODES, _LONGEST = 8, 1_000
 _SECONDS = 5.0
 # Steps of a path that the page draws.
 _DRAWN = 120
+# Returns are not comparable if the paths are this many times longer than all logged episodes.
+_MUCH_LONGER = 2
 
 
 def collect_paths(source: Source, points: MapPoints | None) -> PathsSection | None:
@@ -50,7 +53,9 @@ def collect_paths(source: Source, points: MapPoints | None) -> PathsSection | No
         for number in range(_count_episodes(environment)):
             walk = _walk(environment, policy, FIRST_SEED + number)
             paths.append(_describe(source, points, walk, columns))
-    return PathsSection(environment, tuple(paths))
+    longest = int(episode_lengths(fitted.dataset.transitions).max())
+    comparable = max(path["length"] for path in paths) < _MUCH_LONGER * longest
+    return PathsSection(environment, tuple(paths), comparable)
 
 
 def _count_episodes(environment: str) -> int:

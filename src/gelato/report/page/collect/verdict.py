@@ -145,6 +145,6 @@ def _describe_policy(policy: Mapping[str, Any], false_alarm_rate: float) -> list
     if trusted is not None and trusted < 1 - false_alarm_rate - 0.02:
         found.append(
             f"In imagined rollouts of {policy['horizon']} steps, {1 - trusted:.0%} of the policy's "
-            f"steps are outside of the data ({false_alarm_rate:.0%} would be false alarms)."
+            f"steps are not trusted ({false_alarm_rate:.0%} would be false alarms)."
         )
     return found
