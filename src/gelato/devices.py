@@ -20,12 +20,17 @@ BY_VARIANT, BY_SEED = PartitionSpec(VARIANTS), PartitionSpec(SEEDS)
 BY_POLICY, EVERYWHERE = PartitionSpec(VARIANTS, SEEDS), PartitionSpec()
 
 
-def make_mesh(seeds: int, parts_of_variants: Sequence[int] = (1,)) -> Mesh | None:
+def make_mesh(
+    seeds: int,
+    parts_of_variants: Sequence[int] = (1,),
+    devices: Sequence[jax.Device] | None = None,
+) -> Mesh | None:
     """Arrange as many devices as divide the work evenly; None if that is only one.
 
-    `parts_of_variants` are the numbers of parts that the variants can be divided into.
+    `parts_of_variants` are the numbers of parts that the variants can be divided into. Default of
+    `devices`: all that are visible.
     """
-    devices = jax.devices()
+    devices = jax.devices() if devices is None else devices
     best = (1, 1)
     for variant_parts in parts_of_variants:
         for seed_parts in range(1, seeds + 1):

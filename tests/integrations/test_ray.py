@@ -155,7 +155,7 @@ def test_small_groups_share_a_gpu(machines: Machines, place: Path, tmp_path: Pat
     done = run_command(*arguments, "--run", tmp_path / "whole", "--gpus", 1)
     lines = [line.split(": ")[1] for line in done.stderr.splitlines() if "log0-" in line]
     assert [line.split()[0] for line in lines] == ["started", "finished", "started", "finished"]
-    with pytest.raises(InputError, match="no node has 1 cores and 2 GPUs for a group"):
+    with pytest.raises(InputError, match="no node has 2 cores and 2 GPUs for a group"):
         sweep, source = read_sweep(place / "few.py")
         run_sweep(sweep, tmp_path / "two", address=machines.address, gpus=2.0, source=source)
 

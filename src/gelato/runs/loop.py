@@ -162,7 +162,9 @@ def _show_bar(title: str, shown: Sequence[str], first: int, total: int) -> Itera
 
 
 def _types(state: Any) -> list[Any]:
-    return [jax.typeof(leaf) for leaf in jax.tree.leaves(state) if eqx.is_array(leaf)]
+    # Not where the array lies: a block may divide it among devices.
+    kinds = [jax.typeof(leaf) for leaf in jax.tree.leaves(state) if eqx.is_array(leaf)]
+    return [(kind.shape, kind.dtype, kind.weak_type) for kind in kinds]
 
 
 def _entry(metrics: Metrics, index: int) -> dict[str, Any]:

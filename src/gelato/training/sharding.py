@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import equinox as eqx
-import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
@@ -36,21 +35,22 @@ _SPECS: dict[str, PartitionSpec] = {
 
 
 def choose_mesh(population: Population) -> Mesh | None:
-    """Return the devices for a program, or None for one device.
+    """Return the devices for a program, or None for one device."""
+    places = population.penalty_of or tuple(range(len(population.weights)))
+    return make_mesh(len(population.seeds), list_parts(places))
 
-    All devices run one program, so each needs the same number of variants with the same penalties
-    in the same order.
+
+def list_parts(places: tuple[int, ...]) -> list[int]:
+    """List the numbers of parts that variants can be divided into, given their penalties' places.
+
+    All parts must have the same penalties in the same order.
     """
-    variants = len(population.weights)
-    places = np.array(population.penalty_of or range(variants))
-    parts = []
-    for count in range(1, variants + 1):
-        if (
-            variants % count == 0
-            and (places.reshape(count, -1) == places[: variants // count]).all()
-        ):
-            parts.append(count)
-    return make_mesh(len(population.seeds), parts)
+    counts = []
+    for count in range(1, len(places) + 1):
+        size = len(places) // count
+        if count * size == len(places) and places[:size] * count == places:
+            counts.append(count)
+    return counts
 
 
 def place_population(population: Population, mesh: Mesh) -> Population:
