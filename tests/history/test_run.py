@@ -70,6 +70,7 @@ def test_evaluate_trust_select_report_and_export_work(run: Path, tmp_path: Path)
     assert "chosen" in json.loads((run / "selection.json").read_text())
     main(["report", str(run), "--out", str(tmp_path / "report.html")])
     report = json.loads((tmp_path / "report.json").read_text())
+    assert "hopper.npz" in json.dumps(report) and (tmp_path / "report.html").exists()
     main(["export", str(run), "--onnx", str(tmp_path / "p.onnx"), "--method", "gelato λ=3"])
     session = onnxruntime.InferenceSession(tmp_path / "p.onnx")
     assert {"action", "next_window", "penalty", "trusted"} <= {
