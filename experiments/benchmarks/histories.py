@@ -5,9 +5,9 @@ python experiments/benchmarks/histories.py --tasks hopper --runs runs/histories
 Every view of a task gets one model and one policy per seed, with the same λ and fraction of real
 data. Records hold the held-out R² of the model's change, the policy's return, and its share of the
 full state's return; `kind` is `policy`. Those of the instrument (`kind` is `penalty`) compare every
-penalty with the true error on held-out transitions: with hidden velocities no simulator can be set
-to a logged state. Results are written after every view. Run the command again to resume: it skips
-views that are in the results with the same settings, and continues an interrupted training.
+penalty with the true error; the simulator is set to the whole state. Results are written after
+every view. Run the command again to resume: it skips views that are in the results with the same
+settings, and continues an interrupted training.
 """
 
 import argparse
@@ -138,7 +138,7 @@ def _measure(arguments: argparse.Namespace, settings: Record, started: float) ->
                 "seconds": round(trained, 1),
             }
         )
-    for report in judge_penalties(fitted, simulate=False, points=min(10_000, arguments.points)):
+    for report in judge_penalties(fitted, points=min(10_000, arguments.points)):
         for row in report.records():
             row.pop("dataset")
             records.append({"kind": "penalty", "seed": row.pop("model_seed"), **common, **row})
