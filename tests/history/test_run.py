@@ -14,9 +14,11 @@ from gelato.cli import main
 from gelato.dynamics.latent import LatentFit
 from gelato.errors import InputError
 from gelato.policy.policy import RunningPolicy
+from gelato.tasks.environments import open_simulator
 from gelato.training.policies import trained_policies
 from gelato.training.presets import Parts, choose_parts, clone_like, make_method, vary_method
-from gelato.uncertainty.judge import judge_penalties
+from gelato.uncertainty.judge import _find_hidden, judge_penalties
+from gelato.uncertainty.shifts import make_data_shifts
 
 LOG = Path(__file__).parent.parent / "golden" / "hopper.npz"
 REFERENCE = f"file:{LOG},environment=Hopper-v5"
@@ -70,6 +72,7 @@ def test_evaluate_trust_select_report_and_export_work(run: Path, tmp_path: Path)
     assert "chosen" in json.loads((run / "selection.json").read_text())
     main(["report", str(run), "--out", str(tmp_path / "report.html")])
     report = json.loads((tmp_path / "report.json").read_text())
+    assert "hopper.npz" in json.dumps(report) and (tmp_path / "report.html").exists()
     main(["export", str(run), "--onnx", str(tmp_path / "p.onnx"), "--method", "gelato λ=3"])
     session = onnxruntime.InferenceSession(tmp_path / "p.onnx")
     assert {"action", "next_window", "penalty", "trusted"} <= {
@@ -83,6 +86,39 @@ def test_the_instrument_judges_windows_with_the_simulator(run: Path) -> None:
     (report,) = judge_penalties(fitted, penalties=["euclidean"], rows=20, points=200)
     assert report.truth == "simulator"
     assert {each.shift for each in report.judged} >= {"held-out", "uniform", "random", "imagined"}
+
+
+@pytest.mark.parametrize("options", ["", ",history=3"])
+def test_the_instrument_sets_the_simulator_to_the_hidden_state(
+    options: str, tmp_path: Path
+) -> None:
+    reference = f"hopper-random,transitions=600,observe=positions{options}"
+    dataset = gelato.load(reference)
+    config = replace(choose_tiny(dataset).latent.model, updates=10, variance_updates=2)
+    fitted = gelato.fit_model(dataset, tmp_path, config=config)
+    hidden = _find_hidden(fitted)
+    assert hidden is not None and hidden.states.shape[1] == 11
+    held_out = fitted.parts[1]
+    np.testing.assert_array_equal(hidden.states[:, :5], held_out.states)
+    simulator = open_simulator("Hopper-v5", 11)
+    assert simulator is not None
+    shift = make_data_shifts(held_out, dataset.environment, 30, hidden=hidden)[0]
+    rows = np.flatnonzero(np.isin(hidden.states[:, 0], shift.states[:, 0]))
+    found = np.array([simulator.successor(*pair) for pair in zip(shift.states, shift.actions)])
+    known = np.isfinite(found).all(axis=1)
+    expected = np.asarray(held_out.next_states)[rows]
+    assert known.sum() > 10
+    np.testing.assert_allclose(found[known, :5], expected[known], atol=1e-3)
+    np.testing.assert_array_equal(shift.inputs, held_out[rows].inputs)
+    (report,) = judge_penalties(fitted, penalties=["euclidean"], rows=20, points=100)
+    assert report.truth == "simulator"
+    assert {each.shift for each in report.judged} == {
+        "held-out",
+        "perturbed",
+        "uniform",
+        "random",
+        "expert",
+    }
 
 
 def test_a_pessimistic_environment_starts_from_encoded_windows(run: Path) -> None:

@@ -80,7 +80,7 @@ def _hide_columns(dataset: Dataset, view: PartialView) -> Dataset:
         observation_shape=(len(columns),),
     )
     reference = f"{dataset.reference},observe={view.name}"
-    return Dataset(reference, view.environment, shown)
+    return Dataset(reference, view.environment, shown, whole_states=states)
 
 
 def _load_minari(reference: Reference) -> Dataset:

@@ -140,6 +140,8 @@ class Dataset:
     """Field → the columns of the file that it was read from; empty if the source has no columns."""
     state_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
+    whole_states: Float[np.ndarray, "n whole"] | None = None
+    """With hidden columns: the states that a simulator can be set to. Only judges read them."""
 
     def list_state_names(self) -> list[str]:
         """Return the names of the states: those of the file, else those of the task."""

@@ -240,15 +240,23 @@ class Prediction(eqx.Module):
 
 
 @eqx.filter_jit
-def set_support(models: LatentModel, states: Float[Array, "n input"]) -> LatentModel:
+def set_support(
+    models: LatentModel, states: Float[Array, "n input"], chunk_size: int | None = None
+) -> LatentModel:
     """Set the box that the data reaches, and place the centres of radial variances in it.
 
     Arrays of `models` have the seed as first axis. The box bounds the posterior means of `states`,
-    or of windows if the model reads a history.
+    or of windows if the model reads a history. With a `chunk_size`, so many are encoded together.
     """
 
     def one(model: LatentModel) -> LatentModel:
-        means = jax.vmap(lambda state: model.encode(state).mean)(states)
+        def encode(state: Float[Array, " input"]) -> Float[Array, " latent"]:
+            return model.encode(state).mean
+
+        if chunk_size is None:
+            means = jax.vmap(encode)(states)
+        else:
+            means = jax.lax.map(encode, states, batch_size=min(chunk_size, len(states)))
         model = eqx.tree_at(
             lambda m: m.support, model, Support(means.min(axis=0), means.max(axis=0))
         )

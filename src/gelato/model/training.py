@@ -40,6 +40,7 @@ from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
 from gelato.runs.signals import delay_signals
 
 _SUPPORT_ROWS = 100_000
+_CHUNK = 8192
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,9 @@ def _run_phases(
         state = begin_phase(config, MEANS, models)
         means = _run_phase(folder, dataset, config, MEANS, seeds, data, state)
         with delay_signals():
-            models = set_support(means, data.choose_inputs(_SUPPORT_ROWS))
+            # Convolutions over windows need more memory than networks of states.
+            chunk_size = None if data.ages is None else _CHUNK
+            models = set_support(means, data.choose_inputs(_SUPPORT_ROWS), chunk_size)
             step, state = config.updates, begin_phase(config, VARIANCES, models)
             folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
     return _run_phase(folder, dataset, config, VARIANCES, seeds, data, state, step)

@@ -64,6 +64,14 @@ def find_view(whole: str | None, name: str, reference: str) -> PartialView:
     return found
 
 
+def find_view_of(environment: str | None) -> PartialView | None:
+    """Return the view that an environment shows, or None if it hides nothing."""
+    for view in _VIEWS.values():
+        if view.environment == environment:
+            return view
+    return None
+
+
 def _register(task: Task, name: str, environment: str, columns: Sequence[int]) -> None:
     """Register a view, and the task of its environment."""
     view = PartialView(name, task.environment, environment, tuple(columns))

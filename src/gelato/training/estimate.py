@@ -29,7 +29,7 @@ def estimate_seconds(plan: Plan) -> float:
             products += seeds * work.products
             updates, programs = updates + work.updates, programs + work.programs
     for group in plan.groups:
-        latent_size, step_products = state_size, 0.0
+        latent_size, step_products = transitions.layout.size, 0.0
         if group.fit is not None:
             latent_size = group.fit.latent_size(state_size)
             step_products = group.fit.count_step_products(

@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gelato.data.transitions import Transitions
+from gelato.data.transitions import Transitions, find_held_out
 from gelato.errors import InputError
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel
 from gelato.progress import Advance, note, progress
 from gelato.tasks.environments import open_simulator
+from gelato.tasks.partial import find_view_of
 from gelato.tasks.task import AbstractSimulator, find_task
 from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty
 from gelato.uncertainty.calibration import SAMPLE, Calibration, Scale, calibrate, penalise_in_parts
@@ -31,6 +32,7 @@ from gelato.uncertainty.penalty import AbstractPenalty
 from gelato.uncertainty.registry import find_penalty, list_penalties
 from gelato.uncertainty.scores import ORDINARY, score_penalty, score_trust
 from gelato.uncertainty.shifts import (
+    Hidden,
     Shift,
     make_copied_shifts,
     make_data_shifts,
@@ -108,17 +110,18 @@ def judge_penalties(
         find_penalty(name, "latent")
     chosen: dict[str, Penalty] = {name: name for name in names} | dict(extra or {})
     train, held_out = fitted.parts
-    state_size = held_out.states.shape[1]
-    environment = fitted.dataset.environment
+    environment, hidden = fitted.dataset.environment, _find_hidden(fitted)
     task = find_task(environment) if simulate else None
     simulator: AbstractSimulator | None = None
     shifts: list[Shift] = []
     if task is not None and task.simulator_can_be_copied:
         shifts = make_copied_shifts(task, rows, held_out)
+    elif simulate and hidden is not None:
+        simulator = open_simulator(hidden.view.whole, hidden.states.shape[1])
     elif simulate:
-        simulator = open_simulator(environment, state_size)
+        simulator = open_simulator(environment, held_out.states.shape[1])
     if simulator is not None:
-        shifts = make_data_shifts(held_out, environment, rows)
+        shifts = make_data_shifts(held_out, environment, rows, hidden=hidden)
     if not shifts:
         note("no simulator: errors are measured only on held-out transitions")
     _note_versions(fitted, simulator)
@@ -126,9 +129,20 @@ def judge_penalties(
     with progress("judging penalties", total) as advance:
         reports = []
         for index in range(len(fitted.seeds)):
-            judge = _Judge(fitted, index, train, held_out, simulator, points)
+            judge = _Judge(fitted, index, train, held_out, simulator, points, hidden)
             reports.append(judge.report(shifts, chosen, rows, calibration, advance))
     return reports
+
+
+def _find_hidden(fitted: FittedModel) -> Hidden | None:
+    """Return what the observations of the held-out rows hide, if the data holds it."""
+    dataset, view = fitted.dataset, find_view_of(fitted.dataset.environment)
+    if view is None or dataset.whole_states is None:
+        return None
+    known = np.flatnonzero(np.asarray(dataset.transitions.has_successor))
+    fraction = fitted.config.held_out_fraction
+    held_out = find_held_out(dataset.transitions.with_successors(), fraction)
+    return Hidden(dataset.whole_states[known[held_out]], view)
 
 
 def _note_versions(fitted: FittedModel, simulator: AbstractSimulator | None) -> None:
@@ -156,7 +170,9 @@ class _Judge:
         held_out: Transitions,
         simulator: AbstractSimulator | None,
         points: int | None,
+        hidden: Hidden | None,
     ) -> None:
+        self.hidden = hidden
         self.fitted, self.seed = fitted, fitted.seeds[index]
         self.held_out, self.simulator = held_out, simulator
         self.model, self.scaling = fitted.seed(index), fitted.scaling
@@ -206,7 +222,8 @@ class _Judge:
             return
         imagined = (
             make_imagined_shifts(self.fitted, self.model, self.held_out, rows)
-            if self.simulator
+            # A decoded observation that hides something is no state to simulate.
+            if self.simulator and self.hidden is None
             else []
         )
         for shift in [*shifts, *imagined]:
@@ -228,9 +245,10 @@ class _Judge:
             return shift.successors
         assert self.simulator is not None
         pairs = zip(shift.states, shift.actions, strict=True)
-        return np.array(
+        truth = np.array(
             [self.simulator.successor(state, np.asarray(action)) for state, action in pairs]
         )
+        return truth if self.hidden is None else truth[:, list(self.hidden.view.columns)]
 
 
 def _predict(model: LatentModel, scaling: Scaling, shift: Shift) -> tuple[Array, Array]:

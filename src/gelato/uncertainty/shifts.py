@@ -35,6 +35,7 @@ from gelato.model.networks import MLP, GaussianMLP
 from gelato.model.training import FittedModel
 from gelato.progress import progress
 from gelato.tasks.environments import make_environment
+from gelato.tasks.partial import PartialView
 from gelato.tasks.task import Task, find_task
 
 DEPTH = 20
@@ -50,7 +51,8 @@ class Shift:
     """States and actions in the data's units, and the size of each departure.
 
     `latents` are the latent states of imagined rows. `successors` are the true next states, if they
-    were recorded. `windows` are what a model with a history reads.
+    were recorded. `shown` is what the model reads where it is not the state: a window, or a state
+    with hidden columns.
     """
 
     name: str
@@ -59,36 +61,52 @@ class Shift:
     levels: Float[np.ndarray, " n"]
     latents: Float[np.ndarray, "n latent"] | None = None
     successors: Float[np.ndarray, "n state"] | None = None
-    windows: Float[np.ndarray, "n window"] | None = None
+    shown: Float[np.ndarray, "n input"] | None = None
 
     @property
     def inputs(self) -> Float[np.ndarray, "n input"]:
         """What the model reads at each row, in the data's units."""
-        return self.states if self.windows is None else self.windows
+        return self.states if self.shown is None else self.shown
 
     def __len__(self) -> int:
         return len(self.states)
 
 
+@dataclass(frozen=True)
+class Hidden:
+    """What observations hide: states of the held-out rows with all columns, and those shown."""
+
+    states: Float[np.ndarray, "n state"]
+    view: PartialView
+
+
 def make_data_shifts(
-    held_out: Transitions, environment: str | None, rows: int, seed: int = 0
+    held_out: Transitions,
+    environment: str | None,
+    rows: int,
+    seed: int = 0,
+    *,
+    hidden: Hidden | None = None,
 ) -> list[Shift]:
     """Make the shifts that need no model: the data, other actions, other policies."""
     rng = np.random.default_rng(seed)
-    chosen = held_out[np.sort(rng.permutation(len(held_out))[:rows])]
+    places = np.sort(rng.permutation(len(held_out))[:rows])
+    chosen = held_out[places]
     states, actions = np.asarray(chosen.states), np.asarray(chosen.actions)
-    windows = None if chosen.past is None else chosen.inputs
+    shown = None if chosen.past is None else chosen.inputs
+    if hidden is not None:
+        states, shown, environment = hidden.states[places], chosen.inputs, hidden.view.whole
     uniform = _sample_actions(held_out, len(states), rng)
     shifts = [
-        Shift("held-out", states, actions, np.zeros(len(states)), windows=windows),
-        Shift("uniform", states, uniform, np.ones(len(states)), windows=windows),
+        Shift("held-out", states, actions, np.zeros(len(states)), shown=shown),
+        Shift("uniform", states, uniform, np.ones(len(states)), shown=shown),
     ]
     if not isinstance(held_out.action_space, Discrete):
         levels = np.resize(NOISE, len(states))
         noisy = _add_noise(held_out, actions, levels, rng)
-        shifts.insert(1, Shift("perturbed", states, noisy, levels, windows=windows))
+        shifts.insert(1, Shift("perturbed", states, noisy, levels, shown=shown))
     for name, recipe in _find_policy_recipes(environment).items():
-        shifts.append(_run_policy(name, recipe, rows, rng, held_out))
+        shifts.append(_run_policy(name, recipe, rows, rng, held_out, hidden))
     return shifts
 
 
@@ -105,7 +123,7 @@ def make_copied_shifts(
         visited[name] = _record_driving(task, driver, rows, seed, held_out)
     states, actions, successors, others, elsewhere, windows = visited["held-out"]
     ones, random = np.ones(len(states)), visited["random"]
-    at = {"windows": windows}
+    at = {"shown": windows}
     return [
         Shift("held-out", states, actions, np.zeros(len(states)), successors=successors, **at),
         Shift("uniform", states, others, ones, successors=elsewhere, **at),
@@ -115,7 +133,7 @@ def make_copied_shifts(
             random[1],
             np.ones(len(random[0])),
             successors=random[2],
-            windows=random[5],
+            shown=random[5],
         ),
     ]
 
@@ -195,7 +213,12 @@ def _find_policy_recipes(environment: str | None) -> dict[str, Recipe]:
 
 
 def _run_policy(
-    name: str, recipe: Recipe, rows: int, rng: np.random.Generator, held_out: Transitions
+    name: str,
+    recipe: Recipe,
+    rows: int,
+    rng: np.random.Generator,
+    held_out: Transitions,
+    hidden: Hidden | None,
 ) -> Shift:
     episodes: list[Episode] = []
     # More steps than rows, so that the rows are spread over episodes.
@@ -204,14 +227,15 @@ def _run_policy(
     states = np.concatenate([episode.observations[:-1] for episode in episodes])
     actions = np.concatenate([episode.actions for episode in episodes])
     kept = np.sort(rng.permutation(len(actions))[:rows])
-    windows = None
+    observed = states if hidden is None else states[:, list(hidden.view.columns)]
+    shown = None if hidden is None else observed[kept].astype(np.float32)
     if held_out.past is not None:
         stops = np.cumsum([len(episode) for episode in episodes])
         slices = [slice(stop - len(each), stop) for stop, each in zip(stops, episodes, strict=True)]
-        past = find_past(states, actions, slices, held_out.past.length)
-        windows = past.choose(kept).gather(held_out.action_space)
+        past = find_past(observed, actions, slices, held_out.past.length)
+        shown = past.choose(kept).gather(held_out.action_space)
     states = states[kept].astype(np.float32)
-    return Shift(name, states, actions[kept], np.ones(len(kept)), windows=windows)
+    return Shift(name, states, actions[kept], np.ones(len(kept)), shown=shown)
 
 
 class _ClonedPolicy(eqx.Module):
