@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 
 from gelato.agents.agent import AbstractAgent
 from gelato.dynamics.ensemble import EnsembleFit
 from gelato.dynamics.fit import AbstractFit
 from gelato.errors import InputError
+from gelato.runs.description import list_settings
 from gelato.uncertainty.build import Penalty, name_penalty
 from gelato.uncertainty.penalty import AbstractPenalty
 from gelato.uncertainty.registry import find_penalty
@@ -122,8 +123,8 @@ def describe_value(value: object) -> object:
     """Turn a configuration value into plain JSON: dataclasses become dictionaries with a type."""
     if is_dataclass(value):
         described: dict[str, object] = {"type": type(value).__name__}
-        for field in fields(value):
-            described[field.name] = describe_value(getattr(value, field.name))
+        for name, setting in list_settings(value).items():
+            described[name] = describe_value(setting)
         return described
     if isinstance(value, tuple | list):
         return [describe_value(entry) for entry in value]

@@ -249,7 +249,7 @@ def _predict_rows(
 ) -> tuple[Array, Array]:
     z = jax.vmap(lambda state: model.encode(state).mean)(states) if latents is None else latents
     e = jax.vmap(model.embedding)(z, actions)
-    return e, jax.vmap(lambda e: model.decode_means(model.forward(e).mean).mean(axis=0))(e)
+    return e, jax.vmap(lambda e: model.predict_state_means(e).mean(axis=0))(e)
 
 
 def _time_penalty(
