@@ -74,9 +74,7 @@ def test_the_metric_is_the_mean_of_the_members_metrics(metric, each):
     np.testing.assert_allclose(tensor(metric, jnp.array(POINT)), mean, rtol=1e-12)
 
 
-def test_the_metric_is_the_average_over_drawn_members_noise_and_decoders(
-    metric, forwards, decoder
-):
+def test_the_metric_is_the_average_over_drawn_members_noise_and_decoders(metric, forwards, decoder):
     """Every random number is drawn, and held while the point moves."""
     point = jnp.array(POINT)
 

@@ -133,9 +133,7 @@ class LatentFit(AbstractFit):
         coder = count_products((state_size, *model.hidden, 2 * latent))
         forward = count_products((latent + action_size, *model.forward_hidden, 2 * latent))
         # Every forward network's prediction is decoded, next to the two states themselves.
-        row = (
-            3 * coder + model.forwards * forward + (2 + model.forwards) * model.decoders * coder
-        )
+        row = 3 * coder + model.forwards * forward + (2 + model.forwards) * model.decoders * coder
         updates = model.updates + model.variance_updates
         return Work(updates * model.batch_size * TRAINED_PASSES * row, updates, programs=3)
 

@@ -334,6 +334,4 @@ def predict(
 ) -> Prediction:
     """Predict one step without sampling."""
     e = model.embedding(model.encode(state).mean, action)
-    return Prediction(
-        model.predict_states(e), model.reward(e), model.termination_probability(e), e
-    )
+    return Prediction(model.predict_states(e), model.reward(e), model.termination_probability(e), e)

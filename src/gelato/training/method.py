@@ -62,11 +62,17 @@ class Method:
         self._check_penalty()
 
     def _check_penalty(self) -> None:
-        """Refuse a penalty of the wrong type, and one that would have no effect."""
+        """Refuse a penalty of the wrong type, and settings that would have no effect."""
         if not isinstance(self.penalty, str | AbstractPenalty) and not callable(self.penalty):
             raise InputError(
                 f"method {self.name}: penalty is {self.penalty!r}; give a registered name, an "
                 "AbstractPenalty or a function that builds one"
+            )
+        named_none = isinstance(self.penalty, str) and self.penalty == "none"
+        if self.imagines and self.agent.truncation is not None and named_none:
+            raise InputError(
+                f"method {self.name}: truncation ends imagined episodes where the penalty is "
+                "large, but the method has none. Give a penalty, or truncation=none"
             )
         if not self.penalises:
             return
