@@ -126,6 +126,14 @@ def slow_actor(share: float | Float[Array, ""]) -> Callable[[Networks], Networks
     return adjust
 
 
+def check_truncation(truncation: float | None) -> None:
+    """Raise an error if the quantile of the penalty is not above 0 and at most 1."""
+    if truncation is not None and not 0 < truncation <= 1:
+        raise InputError(
+            f"truncation is {truncation}; give a quantile above 0 and at most 1, or none"
+        )
+
+
 def cosine_decay(step: Int[Array, ""], total: int) -> Float[Array, ""]:
     """Return the share of a learning rate that is left: from 1 to 0 along a cosine.
 

@@ -195,6 +195,8 @@ def make_model(
         variance_centres=config.variance_centres,
         input_scale=config.input_scale,
         history=history,
+        forwards=config.forwards,
+        forward_norm=config.forward_norm,
         key=key,
     )
 
@@ -385,9 +387,9 @@ def _mark_trained(phase: int, model: LatentModel) -> LatentModel:
     def mark_all(tree: PyTree, mark: bool) -> PyTree:
         return jax.tree.map(lambda leaf: mark and eqx.is_array(leaf), tree)
 
-    variances = (model.decoders.raw_variance, model.reward.raw_variance)
+    variances = (model.decoders.raw_variance, model.reward_networks.raw_variance)
     return eqx.tree_at(
-        lambda m: (m.decoders.raw_variance, m.reward.raw_variance, m.support),
+        lambda m: (m.decoders.raw_variance, m.reward_networks.raw_variance, m.support),
         mark_all(model, phase == MEANS),
         (*mark_all(variances, phase == VARIANCES), mark_all(model.support, False)),
     )

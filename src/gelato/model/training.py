@@ -1,7 +1,7 @@
 """Fit a latent model in a run folder, resume the fit bit for bit, and read the result."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from gelato.model.fit import (
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
 from gelato.model.split import Split, split_dataset
+from gelato.runs.description import list_settings
 from gelato.runs.files import report_damage, restore_tuples
 from gelato.runs.folder import Run, list_seeds, open_run
 from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
@@ -118,7 +119,7 @@ def fit_latent_model(
         "data": {"reference": dataset.reference, "environment": dataset.environment},
         "fingerprint": split.fingerprint,
         "shape": _describe_shape(dataset.transitions),
-        "config": asdict(config),
+        "config": list_settings(config),
         "seeds": list(seeds),
     }
     with open_run(folder, "model", **settings) as run:

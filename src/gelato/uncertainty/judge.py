@@ -268,7 +268,7 @@ def _predict_rows(model: LatentModel, inputs: Array, actions: Array) -> tuple[Ar
 @eqx.filter_jit
 def _predict_latents(model: LatentModel, z: Array, actions: Array) -> tuple[Array, Array]:
     e = jax.vmap(model.embedding)(z, actions)
-    return e, jax.vmap(lambda e: model.decode_means(model.forward(e).mean).mean(axis=0))(e)
+    return e, jax.vmap(lambda e: model.predict_state_means(e).mean(axis=0))(e)
 
 
 def _time_penalty(
