@@ -27,7 +27,7 @@ const bars = (histogram, title, average) => {
 // Bars end at −0.5; a number to the left of a negative bar needs some room.
 const findLowest = (values) => {
   const lowest = Math.min(0, ...values);
-  return lowest < 0 ? Math.max(-0.5, lowest) - 0.15 : 0;
+  return lowest < 0 ? Math.max(-0.5, lowest) - 0.25 : 0;
 };
 
 const figures = {
