@@ -188,7 +188,9 @@ def test_rounding_errors_are_no_region():
     rng = np.random.default_rng(0)
     states = rng.uniform(size=(2000, 1)) * 1e-16
     states[0] = 1.0
-    assert find_weak_regions(states, states[:, 0] < 8e-17, ["x"]) == []
+    trusted = (states[:, 0] < 2e-17) | (states[:, 0] > 4e-17)
+    assert find_weak_regions(states, trusted, ["x"]) == []
+    assert len(find_weak_regions(states[1:], trusted[1:], ["x"])) == 1
 
 
 def test_a_plane_shows_two_latent_dimensions_as_they_are_and_projects_more():
