@@ -108,6 +108,10 @@ def test_the_page_says_what_was_learned_and_which_policy_it_is_about():
     unranked = replace(example, verdict=replace(example.verdict, estimate=None))
     assert describe_learning(unranked)[-1].startswith("No policy is selected yet.")
     assert describe_learning(replace(example, model=None))[0].endswith("learned 6 policies.")
+    assert example.model is not None
+    (seed,) = example.model.check["seeds"]
+    weak = replace(example.model, check={"seeds": [{**seed, "delta_r2": 0.3}]})
+    assert describe_learning(replace(example, model=weak))[2].startswith("The model is poor")
     alone = replace(example, policies=None)
     assert describe_learning(alone)[0].endswith("learned a model of the environment.")
 
@@ -178,6 +182,15 @@ def test_a_weak_region_is_found_where_trust_is_low():
     (region,) = find_weak_regions(states, states[:, 1] < 0.8, ["x", "y", "z"])
     assert region[0] == "y" and region[1] > 0.7 and region[3] < 0.1
     assert find_weak_regions(states, np.ones(len(states), bool), ["x", "y", "z"]) == []
+
+
+def test_rounding_errors_are_no_region():
+    rng = np.random.default_rng(0)
+    states = rng.uniform(size=(2000, 1)) * 1e-16
+    states[0] = 1.0
+    trusted = (states[:, 0] < 2e-17) | (states[:, 0] > 4e-17)
+    assert find_weak_regions(states, trusted, ["x"]) == []
+    assert len(find_weak_regions(states[1:], trusted[1:], ["x"])) == 1
 
 
 def test_a_plane_shows_two_latent_dimensions_as_they_are_and_projects_more():

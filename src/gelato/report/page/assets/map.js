@@ -7,6 +7,16 @@ const viewOf = (plot) => {
 const place = (points, view) =>
   view.columns ? [points.states[view.x], points.states[view.y]] : [points.x, points.y];
 
+// The range of an axis follows the log, so that neither a few far steps nor a path that leaves the
+// data squeezes it into a dot.
+const findMapRange = (values) => {
+  const [low, high] = [quantile(values, 0.01), quantile(values, 0.99)];
+  const span = high - low || Math.abs(high) || 1;
+  const least = values.reduce((a, b) => Math.min(a, b));
+  const most = values.reduce((a, b) => Math.max(a, b));
+  return [Math.max(least, low - span) - 0.06 * span, Math.min(most, high + span) + 0.06 * span];
+};
+
 // Where rows are among the points as they are drawn.
 const findPlaces = (order, rows) => {
   const wanted = new Set(rows);
@@ -82,8 +92,12 @@ function drawMap(plot, run) {
   return [
     traces,
     layout(
-      axis(plain(names[0]), { zeroline: false }),
-      axis(plain(names[1]), { zeroline: false, scaleanchor: view.columns ? undefined : "x" }),
+      axis(plain(names[0]), { zeroline: false, range: findMapRange(x) }),
+      axis(plain(names[1]), {
+        zeroline: false,
+        range: findMapRange(y),
+        scaleanchor: view.columns ? undefined : "x",
+      }),
       {
         dragmode: plot.dataset.lasso ? "lasso" : "zoom",
         uirevision: `${view.columns}-${view.x}-${view.y}`,
@@ -295,7 +309,12 @@ function prepareMap(plot, run) {
   control(plot, "map-reset").addEventListener("click", () => {
     state.point = null;
     showRegion(plot, run, null);
-    Plotly.relayout(plot, { "xaxis.autorange": true, "yaxis.autorange": true, selections: [] });
+    const [x, y] = place(run.map.points, viewOf(plot));
+    Plotly.relayout(plot, {
+      "xaxis.range": findMapRange(x),
+      "yaxis.range": findMapRange(y),
+      selections: [],
+    });
   });
   for (const button of document.querySelectorAll("[data-point]")) {
     button.addEventListener("click", () => showPoint(plot, run, Number(button.dataset.point)));

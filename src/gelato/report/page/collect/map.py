@@ -28,6 +28,8 @@ from gelato.uncertainty.trust import Trust
 MOST_POINTS = 4_000
 _MOST_NEW_POINTS = 2_000
 _NEIGHBOURS, _SHORTLIST = 5, 16
+# A region is at least this share of its column's range.
+_NARROW = 1e-6
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,8 @@ def find_weak_regions(
         edges = np.unique(np.quantile(values, np.linspace(0, 1, 6)))
         for low, high in pairwise(edges):
             inside = (values >= low) & (values <= high)
+            if high - low < _NARROW * np.ptp(values):
+                continue  # rounding errors, not a region
             if inside.sum() < max(20, len(values) // 50):
                 continue
             share = float(trusted[inside].mean())
