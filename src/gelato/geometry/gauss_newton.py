@@ -106,8 +106,9 @@ class GaussNewton(AbstractSolver):
         smooth = jnp.asarray(_invert_differences(self.segments), a.dtype)
 
         def improve(
-            state: tuple[Corners, Polygon, Scalar, Scalar, Scalar], _: None
+            state: tuple[Corners, Polygon, Scalar, Scalar, Scalar], nothing: None
         ) -> tuple[tuple[Corners, Polygon, Scalar, Scalar, Scalar], None]:
+            del nothing
             moves, polygon, rate, previous, _ = state
             with jax.default_matmul_precision(self.products):
                 step, predicted, tail = self._solve_round(phi, line + moves, polygon, smooth)
