@@ -16,7 +16,9 @@ The coefficient of variation of a pair is the standard deviation of its distance
 divided by its mean. A record holds its median over the pairs (`cv`), and its median after every
 model's distances were divided by their mean (`cv_scaled`), because the scale of a latent space
 is arbitrary. `rank_agreement` is the mean Spearman correlation of the distances of two models.
-`cv_standard_error` is the spread of `cv` over halves of the pairs, from the bootstrap.
+`cv_standard_error` is the standard error of `cv` from resampled pairs, and `converged` the share of
+geodesics whose estimated error is at most 1%. The decoders of Four Rooms have variance networks
+here, and not the radial variance of their task: its metric is so rough that few curves converge.
 
 One process measures all seeds of a dataset and a number of decoders. Distances of every seed are
 kept in FOLDER, so that a measurement that was interrupted continues.
@@ -41,7 +43,7 @@ if not __package__:  # run as a script
 
 from experiments.geometry.processes import run_jobs
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
-from gelato.geometry import AbstractMetric, EnsemblePullback, geodesics
+from gelato.geometry import AbstractMetric, Adaptive, EnsemblePullback, geodesics
 from gelato.model.config import ModelConfig
 from gelato.model.fit import (
     MEANS,
@@ -66,6 +68,8 @@ SPACES, DISTANCES = ("state", "embedding"), ("geodesic", "euclidean")
 BLOCK = 500
 SUPPORT_ROWS = 20_000
 RESAMPLES = 200
+# The distances of two models differ by far more.
+TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,6 @@ CASES = {
         "four-rooms",
         ModelConfig(
             latent_size=2,
-            variance_centres=200,
             hidden=(64, 64),
             forward_hidden=(64, 64),
             activation="tanh",
@@ -173,9 +176,9 @@ def compare(name: str, decoders: int, fits: Sequence[Any]) -> list[Record]:
     """Compare the distances of the same pairs in all models."""
     records = []
     for space in SPACES:
-        converged = np.all([fit[f"{space}-converged"] for fit in fits], axis=0)
+        converged = np.mean([fit[f"{space}-converged"] for fit in fits])
         for distance in DISTANCES:
-            found = np.stack([fit[f"{space}-{distance}"] for fit in fits])[:, converged]
+            found = np.stack([fit[f"{space}-{distance}"] for fit in fits])
             scaled = found / found.mean(axis=1, keepdims=True)
             records.append(
                 {
@@ -184,7 +187,8 @@ def compare(name: str, decoders: int, fits: Sequence[Any]) -> list[Record]:
                     "space": space,
                     "distance": distance,
                     "fits": len(fits),
-                    "pairs": int(converged.sum()),
+                    "pairs": found.shape[1],
+                    "converged": float(converged),
                     "cv": float(np.median(_vary(found))),
                     "cv_standard_error": _resample(found),
                     "cv_scaled": float(np.median(_vary(scaled))),
@@ -249,7 +253,7 @@ def measure_fit(name: str, decoders: int, seed: int, options: argparse.Namespace
     results = {"loss": np.asarray(loss)}
     for space_name, (metric, points) in list_spaces(model, held_out).items():
         ends = np.asarray(points)[drawn]
-        found = geodesics(metric, *ends)
+        found = geodesics(metric, *ends, Adaptive(TOLERANCE))
         results[f"{space_name}-geodesic"] = np.asarray(found.length)
         results[f"{space_name}-converged"] = np.asarray(found.converged)
         results[f"{space_name}-euclidean"] = np.linalg.norm(ends[1] - ends[0], axis=1)

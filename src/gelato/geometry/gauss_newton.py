@@ -43,6 +43,8 @@ STEP_DECAY = 0.3
 # The remaining decrease is estimated by this multiple of what the last third of the
 # conjugate-gradient steps gained.
 SAFETY = 3.0
+# The largest ratio of the gains of two rounds.
+LARGEST_RATIO = 0.95
 
 
 class GaussNewton(AbstractSolver):
@@ -104,22 +106,26 @@ class GaussNewton(AbstractSolver):
         smooth = jnp.asarray(_invert_differences(self.segments), a.dtype)
 
         def improve(
-            state: tuple[Corners, Polygon, Scalar, Scalar], _: None
-        ) -> tuple[tuple[Corners, Polygon, Scalar, Scalar], None]:
-            moves, polygon, rate, _ = state
+            state: tuple[Corners, Polygon, Scalar, Scalar, Scalar], nothing: None
+        ) -> tuple[tuple[Corners, Polygon, Scalar, Scalar, Scalar], None]:
+            del nothing
+            moves, polygon, rate, previous, _ = state
             with jax.default_matmul_precision(self.products):
                 step, predicted, tail = self._solve_round(phi, line + moves, polygon, smooth)
             trial = moves + rate * step
             moved = _decode(phi, a, b, line + trial)
             gain = compute_polygon_energy(polygon) - compute_polygon_energy(moved)
             better = gain >= 0  # false for NaN, which must not replace a finite curve
-            # What the model did not predict is what the next round has to correct.
-            remaining = SAFETY * tail + jnp.abs(predicted - gain)
+            # What the model did not predict is what the next round has to correct. Where the curve
+            # bends strongly, the gains of the rounds fall slowly, like a geometric series.
+            ratio = jnp.clip(_divide(gain, previous), 0, LARGEST_RATIO)
+            remaining = SAFETY * tail + jnp.abs(predicted - gain) + gain * ratio / (1 - ratio)
             remaining = jnp.where(better, remaining, jnp.maximum(predicted, remaining))
             return (
                 jnp.where(better, trial, moves),
                 jnp.where(better, moved, polygon),
                 jnp.where(better, 1.0, STEP_DECAY * rate),
+                jnp.where(better, gain, previous),
                 remaining,
             ), None
 
@@ -129,8 +135,9 @@ class GaussNewton(AbstractSolver):
                 _decode(phi, a, b, line),
                 jnp.ones((), a.dtype),
                 jnp.full((), jnp.inf, a.dtype),
+                jnp.full((), jnp.inf, a.dtype),
             )
-            (moves, _, _, remaining), _ = jax.lax.scan(improve, start, length=self.rounds)
+            (moves, *_, remaining), _ = jax.lax.scan(improve, start, length=self.rounds)
         return moves, remaining
 
     def _solve_round(
