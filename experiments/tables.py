@@ -390,16 +390,18 @@ def ablation_table(records: Sequence[Record]) -> str:
     over these datasets, each with its own variance.
     """
     rows = []
-    for (recipe, _, change), found in group_records(
-        records, ("recipe", "penalty_weight", "change")
-    ).items():
+    groups = group_records(records, ("recipe", "penalty_weight", "change"))
+    # The recipe comes first and everything together last.
+    ordered = sorted(groups, key=lambda key: (key[0], key[2] != "none", key[2] == "all"))
+    for recipe, weight, change in ordered:
+        found = groups[recipe, weight, change]
         base = select(records, recipe=recipe, change="none")
         scores = f"{mean_over(found, 'score'):.1f}", f"{mean_over(found, 'late_score'):.1f}"
         difference = compare_seeds(found, base) if change != "none" else "–"
         datasets = len(list_values(found, "dataset"))
-        weight, updates = f"{found[0]['penalty_weight']:g}", f"{int(found[0]['updates'] or 0):,}"
+        updates = f"{int(found[0]['updates'] or 0):,}"
         count = f"{datasets} × {len(list_values(found, 'seed'))}"
-        rows.append((change, weight, updates, count, *scores, difference))
+        rows.append((change, f"{float(weight):g}", updates, count, *scores, difference))
     columns = ("change", "λ", "updates", "datasets × seeds", "score", "second half")
     return markdown_table((*columns, "difference to `none`"), rows)
 
