@@ -289,6 +289,9 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "mopo_d4rl": tables.mopo_table,
     "mopo_ensembles": tables.mopo_ensembles_table,
     "critics": tables.critics_table,
+    "ablation": tables.ablation_table,
+    "ablation datasets": tables.ablation_grid,
+    "locomotion_cells": tables.cells_table,
     "locomotion": tables.locomotion_table,
     "locomotion grid": tables.locomotion_grid,
 }
