@@ -163,6 +163,8 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "× GEORCE": "{times_georce:.1f}",
         }
     ),
+    "histories": tables.histories_table,
+    "histories penalties": tables.histories_penalties,
     "uncertainty": tables.uncertainty_table,
     "driving_uncertainty": tables.uncertainty_table,
     "penalty_weights": tables.penalty_weight_table,
