@@ -35,7 +35,7 @@ test-slow: $(INSTALLED)
 # the report page use the system's Chromium (Debian package `chromium`) and are skipped without it.
 test-integrations: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,mlflow,sb3,wandb]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,mlflow,ray,sb3,wandb]'
 	$(BIN)/pytest -m integration
 
 # The site, in site/. It runs the tutorials, and fails at broken links, missing anchors and public

@@ -87,14 +87,12 @@ class IQL(AbstractAgent):
         return state.networks.value(z)[0]
 
     def _update(self, state: IQLState, batch: Experience) -> tuple[IQLState, Array]:
-        trainable, static = eqx.partition(state.networks, eqx.is_array)
-
-        def loss(trainable: Networks) -> tuple[Array, Array]:
-            return self._loss(eqx.combine(trainable, static), state.target_critics, batch)
-
-        gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-        change, optimiser = optax.adam(self.rate).update(gradient, state.optimiser)
-        networks = eqx.combine(optax.apply_updates(trainable, change), static)
+        networks, optimiser, metrics = agents.descend(
+            optax.adam(self.rate),
+            state.optimiser,
+            state.networks,
+            lambda networks: self._loss(networks, state.target_critics, batch),
+        )
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return IQLState(networks, targets, optimiser, state.step + 1), metrics
 

@@ -98,6 +98,19 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "ratio": "{ratio:.2f}",
         }
     ),
+    "report_page": _rows(
+        {
+            "transitions": "{transitions:,d}",
+            "seeds × λ": "{seeds:d} × {weights:d}",
+            "cores": "{cores:d}",
+            "size": "{megabytes:.1f} MB",
+            "time to make": "{seconds:.0f} s",
+            "of it on a core": "{cpu_seconds:.0f} s",
+            "time to open": "{report_open_ms:,.0f} ms",
+            "empty Plotly page": "{empty_open_ms:,.0f} ms",
+            "waiting processes": "{load_before:.0f}",
+        }
+    ),
     "scaling": _rows(
         {
             "on": "{device}",
@@ -160,7 +173,36 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "pairs per CPU second": "{per_cpu_second:,.0f}",
             "median error": "{median_error:.1e}",
             "95% error": "{p95_error:.1e}",
-            "× GEORCE": "{times_georce:.1f}",
+            "times as fast": "{times:.1f}",
+        }
+    ),
+    "geometry_throughput": _rows(
+        {
+            "on": "{device}",
+            "d": "{dimension:d}",
+            "pairs": "{range}",
+            "solver": "{solver}",
+            "per second": "{per_second:,.0f}",
+            "median error": "{median_error:.3%}",
+            "95% error": "{p95_error:.3%}",
+            "below the estimate": "{below_the_estimate:.1%}",
+            "converged": "{converged:.1%}",
+            "10,000 points": "{seconds_matrix:,.0f} s",
+            "host memory": "{gib_host:.2f} GiB",
+            "device memory": "{gib_device:.2f} GiB",
+        }
+    ),
+    "identifiability": _rows(
+        {
+            "data": "{dataset}",
+            "decoders": "{decoders:d}",
+            "space": "{space}",
+            "distance": "{distance}",
+            "fits": "{fits:d}",
+            "CV": "{cv:.3f} ± {cv_standard_error:.3f}",
+            "CV without scale": "{cv_scaled:.3f} ± {cv_scaled_standard_error:.3f}",
+            "rank agreement": "{rank_agreement:.3f}",
+            "converged": "{converged:.1%}",
         }
     ),
     "histories": tables.histories_table,

@@ -33,7 +33,7 @@ from gelato.selection.importance import (
     weigh_episodes,
     weigh_rows,
 )
-from gelato.selection.log import Log, scale_actions
+from gelato.selection.log import Log, normalise_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.rollouts import Judge, RolloutConfig, begin_rollouts, continue_rollouts
 from gelato.selection.temporal import (
@@ -344,7 +344,7 @@ def evaluate_log(
     config = system.critics
     rows = Rows(
         log.standardise(log.states),
-        scale_actions(log.space, log.actions),
+        normalise_actions(log.space, log.actions),
         log.rewards[:, None],
         log.standardise(log.next_states),
         1.0 - log.terminated,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 from experiments.quick_jax import compile_quickly
@@ -21,6 +22,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 REALDATA = Path(__file__).parents[2] / "shared" / "realdata"
+
+
+_COMPILED: list[str] = []
+
+
+def _note_compilation(name: str, seconds: float, **details: object) -> None:
+    del seconds, details
+    if name.endswith("backend_compile_duration"):
+        _COMPILED.append(name)
+
+
+jax.monitoring.register_event_duration_secs_listener(_note_compilation)
+
+
+@pytest.fixture
+def count_compilations() -> Callable[[Callable[[], object]], int]:
+    """Return a function that runs another one and counts the programs that JAX compiles."""
+
+    def count(run: Callable[[], object]) -> int:
+        before = len(_COMPILED)
+        run()
+        return len(_COMPILED) - before
+
+    return count
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_import_stores_a_file_for_any_minari_program(store, tmp_path, capsys):
         ("data info four-rooms --plot picture.jpeg", "must end in .png, .pdf or .svg"),
         ("data info four-rooms --plot absent/picture.png", "the folder absent does not exist"),
         ("data import four-rooms --name 'a b'", "is not a Minari id"),
-        ("data info file:log.npz,low=nan,high=2", "low=nan must lie below high=2"),
+        ("data info file:log.npz,low=nan,high=2", "low=nan must be finite"),
         ("train file:log.npz --transitions 10 --run run", "file:log.npz has a fixed size"),
         (
             "train file:log.npz,environment=Pendulum-v11 --run run",

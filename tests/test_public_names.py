@@ -22,6 +22,7 @@ PACKAGES = (
     "gelato.report",
     "gelato.runs",
     "gelato.selection",
+    "gelato.sweep",
     "gelato.tasks",
     "gelato.training",
     "gelato.uncertainty",

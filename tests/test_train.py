@@ -370,6 +370,7 @@ def test_a_run_that_was_killed_ends_with_the_same_policies(
     finished: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     names = ("gelato", "gelato-l2", "gelato-ensemble", "gelato-none")
@@ -386,8 +387,11 @@ def test_a_run_that_was_killed_ends_with_the_same_policies(
     run = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         run_methods(dataset, run, parts, *names)
+    assert "expected time" in capsys.readouterr().err
     monkeypatch.setattr(group_training, "train_block", train_block)
     resumed = run_methods(dataset, run, parts, *names)
+    told = capsys.readouterr().err
+    assert "resuming" in told and "expected time" not in told
     whole, again = (np.load(f / "policies" / "gelato" / "last.npz") for f in (finished, run))
     assert whole.files == again.files
     for name in whole.files:
@@ -398,6 +402,9 @@ def test_a_run_that_was_killed_ends_with_the_same_policies(
 def test_one_method_and_seed_can_be_picked(finished: Path) -> None:
     (chosen,) = trained_policies(finished, method="mopo", seed=1)
     assert (chosen.method, chosen.seed) == ("mopo", 1)
+    # The model's folder stands for the training that it is part of.
+    (same,) = trained_policies(finished / "model", method="mopo", seed=1)
+    assert (same.method, same.seed) == ("mopo", 1)
     with pytest.raises(InputError, match="has no finished policy of method other"):
         trained_policies(finished, method="other")
 

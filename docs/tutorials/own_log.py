@@ -210,5 +210,5 @@ for name, observation in examples.items():
 # - **Wrong ends.** If episodes are not marked, the model learns jumps between them. Read the notes
 #   that `gelato data info` prints.
 #
-# Next: [your own log](../guide/data.md), [choosing a policy](../guide/selection.md),
+# Next: [your own log](../guide/own_log.md), [choosing a policy](../guide/selection.md),
 # [deploying](../guide/deploying.md).

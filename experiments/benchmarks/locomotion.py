@@ -13,12 +13,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from experiments.benchmarks.speed_records import record_speed
 from experiments.paper import DATASETS
 from experiments.tables import locomotion_table
 from experiments.tuned import make_tuned
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
-from gelato.runs.records import Record, device, merge_records, read_records, record_speed
+from gelato.runs.records import Record, device, merge_records, read_records
 from gelato.training.group import describe_settings
 from gelato.training.method import Method
 from gelato.training.plan import make_plan

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.benchmarks.speed_records import record_speed
 from gelato.data.reference import load
 from gelato.model.config import PAPER
 from gelato.model.fit import MEANS, begin_phase, make_models, prepare_data, run_block
 from gelato.model.split import split_dataset
-from gelato.runs.records import record_speed
 
 RESULTS = Path(__file__).parents[2] / "results" / "speed.json"
 

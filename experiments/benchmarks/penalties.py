@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.benchmarks.speed_records import record_speed
 from gelato.model.latent import LatentModel
 from gelato.model.training import load_model
-from gelato.runs.records import record_speed
 from gelato.uncertainty.build import PenaltyInputs, build_penalty, choose_segments
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.penalty import AbstractPenalty, penalise

@@ -13,10 +13,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.benchmarks.speed_records import record_speed
 from gelato.dynamics.latent import FittedLatent
 from gelato.model.training import FittedModel, load_model
 from gelato.runs.folder import Run
-from gelato.runs.records import record_speed
 from gelato.training.population import build_population
 from gelato.training.presets import Parts, choose_parts, make_method
 from gelato.training.program import init_policies, train_block

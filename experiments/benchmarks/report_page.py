@@ -2,6 +2,8 @@
 
 python experiments/benchmarks/report_page.py [--transitions 1000000] [--seeds 5] [--run DIR]
 
+This writes results/report_page.json. Run it on an idle machine with two cores.
+
 The run has 1,000,000 transitions, 5 seeds and 5 values of λ. The log is made up: episodes of a
 linear system with eleven states and three actions, the sizes of Hopper. The training is cut to a
 few updates, because the page does not depend on how good the policies are. The time to open is
@@ -10,6 +12,7 @@ compared with an empty Plotly page, in pairs that take turns, with a new browser
 
 import argparse
 import json
+import os
 import statistics
 import time
 from dataclasses import replace
@@ -23,7 +26,9 @@ from gelato.progress import note
 from gelato.report.page.render.page import read_plotly
 from gelato.report.page.write import make_report
 from gelato.runs.folder import Run
+from gelato.runs.records import merge_records
 
+RESULTS = Path(__file__).parents[2] / "results" / "report_page.json"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
 _STATES, _ACTIONS = 11, 3
 WEIGHTS = (0.3, 1.0, 3.0, 10.0, 30.0)
@@ -145,6 +150,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--run", type=Path, default=Path("runs/report-benchmark"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     given.run.parent.mkdir(parents=True, exist_ok=True)
     log = given.run.with_suffix(".npz")
@@ -153,10 +159,13 @@ def main() -> None:
     train_quickly(f"file:{log},low=-1/-1/-1,high=1/1/1", given.run, given.seeds)
     add_selection(given.run)
     page = given.run.parent / f"{given.run.name}.html"
-    wall, cpu = time.perf_counter(), time.process_time()
+    load, wall, cpu = os.getloadavg()[0], time.perf_counter(), time.process_time()
     make_report(given.run, page)
     result: dict[str, Any] = {
         "transitions": given.transitions,
+        "seeds": given.seeds,
+        "weights": len(WEIGHTS),
+        "cores": os.cpu_count(),
         "megabytes": page.stat().st_size / 1e6,
         "seconds": time.perf_counter() - wall,
         "cpu_seconds": time.process_time() - cpu,
@@ -167,6 +176,12 @@ def main() -> None:
     for name, times in opened.items():
         result[f"{name}_open_ms"] = statistics.median(times)
     result["open_ratio"] = result["report_open_ms"] / result["empty_open_ms"]
+    # How many processes wanted a core before the page was made; below 1, the machine was idle.
+    result["load_before"] = load
+    for name, value in result.items():
+        if isinstance(value, float):
+            result[name] = float(f"{value:.4g}")
+    merge_records(given.results, [result], ("transitions", "seeds", "weights", "cores"))
     note(f"page: {page}")
     print(json.dumps(result, indent=1))
 

@@ -14,9 +14,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from experiments.benchmarks.speed_records import record_speed
 from experiments.tuned import make_tuned
 from gelato.data.reference import load
-from gelato.runs.records import record_speed
 from gelato.training.presets import choose_parts
 from gelato.training.train import train
 

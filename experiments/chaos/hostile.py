@@ -127,7 +127,7 @@ def search(kind: str, seed: int, examples: int, folder: Path) -> tuple[int, str]
     def check(data: Any) -> None:
         nonlocal made
         made += 1
-        place = folder / str(made)
+        place = folder / f"{made:06d}"  # Its length is part of pickles.
         place.mkdir(parents=True)
         fault = attack(kind, Drawn(data.draw), place)
         assert not fault, fault

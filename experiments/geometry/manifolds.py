@@ -134,7 +134,7 @@ def list_manifolds() -> list[Manifold]:
     """List the manifolds of the benchmarks."""
     return [
         *(sphere(dim) for dim in (2, 10, 100)),
-        *(make(dim) for make in (ellipsoid, paraboloid) for dim in (2, 30)),
+        *(make(dim) for make in (ellipsoid, paraboloid) for dim in (2, 10, 100)),
         polar_sphere(),
         torus(),
         hyperbolic(2),

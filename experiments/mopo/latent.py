@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.agents.agent import Metrics, View
-from gelato.agents.networks import Critic, normalise
+from gelato.agents.networks import Critic
 from gelato.agents.replay import Experience
 from gelato.agents.sac import SAC, SACNetworks, SACState
 from gelato.arrays import take
 from gelato.compilation import compile_training
 from gelato.mdp.pessimistic import Step, subtract_penalty
-from gelato.model.networks import Linear
+from gelato.model.networks import Linear, normalise
 from gelato.training.program import Population, init_policies
 from gelato.uncertainty.penalty import penalise
 

@@ -19,6 +19,7 @@ from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.arrays import copy_arrays, stack, take
 from gelato.compilation import compile_training, fuse_small_arrays
 from gelato.data.spaces import Continuous
+from gelato.model.networks import hold_constant
 from gelato.model.split import Split
 from gelato.policy.deploy import make_stage
 from gelato.policy.policy import DeployedPolicy
@@ -351,7 +352,7 @@ def _update(
         target = jax.lax.optimization_barrier(stop(target))
         Q = _values(networks.critics, switch, now, batch.actions)
         critic_loss = jnp.mean((Q - target) ** 2)
-        frozen = jax.tree.map(lambda x: stop(x) if eqx.is_array(x) else x, networks.critics)
+        frozen = hold_constant(networks.critics)
         actions, density = _act(networks.actor, switch, now, noise[1])
         best = jnp.min(_values(frozen, switch, now, actions), axis=0)
         actor_loss = jnp.mean(temperature * density - best)

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -20,27 +20,26 @@ Tree = TypeVar("Tree")
 BAR_CHUNKS = 8
 
 
-def stack(trees: Sequence[Any]) -> Any:
+def stack(trees: Sequence[Tree]) -> Tree:
     """Stack pytrees of equal structure; every array gets a new first axis."""
     return _stack(tuple(trees))
 
 
-def take(tree: Any, index: int | Int[np.ndarray, " k"]) -> Any:
+def take(tree: Tree, index: int | Int[np.ndarray, " k"]) -> Tree:
     """Take one or several entries of the first axis of every array."""
     return _take(tree, jnp.asarray(index))
 
 
-def copy_arrays(tree: Any) -> Any:
+def copy_arrays(tree: Tree) -> Tree:
     """Copy every array into a separate buffer.
 
     A training block donates the buffers of its input state, so two arrays must not share a buffer.
     Weakly typed arrays become strongly typed, like arrays loaded from a file.
     """
 
-    def copy(leaf: Any) -> Any:
-        return jnp.array(leaf, leaf.dtype) if eqx.is_array(leaf) else leaf
-
-    return jax.tree.map(copy, tree)
+    return jax.tree.map(
+        lambda leaf: jnp.array(leaf, leaf.dtype) if eqx.is_array(leaf) else leaf, tree
+    )
 
 
 def map_in_chunks(
@@ -72,12 +71,12 @@ def map_in_chunks(
 
 
 @eqx.filter_jit
-def _stack(trees: tuple[Any, ...]) -> Any:
+def _stack(trees: tuple[Tree, ...]) -> Tree:
     return jax.tree.map(
         lambda *leaves: jnp.stack(leaves) if eqx.is_array_like(leaves[0]) else leaves[0], *trees
     )
 
 
 @eqx.filter_jit
-def _take(tree: Any, index: Int[Array, "*k"]) -> Any:
+def _take(tree: Tree, index: Int[Array, "*k"]) -> Tree:
     return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, tree)

@@ -62,10 +62,12 @@ def fuse_small_arrays(optimiser: optax.GradientTransformation) -> optax.Gradient
     for five models of the paper's size (H200).
     """
 
-    def init(parameters: Any) -> Any:
+    def init(parameters: optax.Params) -> optax.OptState:
         return optimiser.init(_join_small_arrays(parameters))
 
-    def update(gradient: Any, state: Any, parameters: Any = None) -> tuple[Any, Any]:
+    def update(
+        gradient: optax.Updates, state: optax.OptState, parameters: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
         known = None if parameters is None else _join_small_arrays(parameters)
         change, state = optimiser.update(_join_small_arrays(gradient), state, known)
         return _scatter(change, gradient), state
@@ -73,7 +75,7 @@ def fuse_small_arrays(optimiser: optax.GradientTransformation) -> optax.Gradient
     return optax.GradientTransformation(init, update)
 
 
-def _join_small_arrays(tree: Any) -> list[Array]:
+def _join_small_arrays(tree: optax.Params) -> list[Array]:
     leaves = jax.tree.leaves(tree)
     small = [leaf.ravel() for leaf in leaves if leaf.size < _LARGE]
     return [leaf for leaf in leaves if leaf.size >= _LARGE] + (
@@ -81,7 +83,7 @@ def _join_small_arrays(tree: Any) -> list[Array]:
     )
 
 
-def _scatter(arrays: list[Array], like: Any) -> Any:
+def _scatter(arrays: list[Array], like: optax.Params) -> optax.Params:
     leaves, structure = jax.tree.flatten(like)
     stops = np.cumsum([leaf.size for leaf in leaves if leaf.size < _LARGE])
     small = iter(jnp.split(arrays[-1], stops[:-1]))

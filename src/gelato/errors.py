@@ -14,12 +14,17 @@ class InputError(ValueError):
     """
 
     def __str__(self) -> str:
-        return "".join(map(_escape, super().__str__()))
+        return make_printable(super().__str__())
 
 
-def _escape(character: str) -> str:
-    """Return a character, or its escape sequence if a terminal would obey it."""
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+def make_printable(text: str, *, keep: str = "") -> str:
+    """Return a text with escape sequences instead of characters that a terminal would obey."""
+    return "".join(
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 class UserCodeError(InputError):
@@ -37,7 +42,8 @@ def require_positive(settings: object, *names: str) -> None:
     for name in names:
         value = getattr(settings, name)
         entries = value if isinstance(value, tuple) else (value,)
-        if not entries or not all(entry > 0 for entry in entries):
+        numbers = all(isinstance(entry, int | float) for entry in entries)
+        if not entries or not numbers or not all(entry > 0 for entry in entries):
             many = "one or more numbers, each" if isinstance(value, tuple) else "a number"
             raise InputError(f"{name}={value}: must be {many} greater than 0")
 

@@ -21,6 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from gelato.errors import make_printable
+
 Advance = Callable[..., None]
 _SECONDS_UNTIL_LINES, _SECONDS_BETWEEN_LINES = 5.0, 60.0
 # One console for all output, so that a note appears above a bar and not inside it.
@@ -34,7 +36,8 @@ def note(message: str) -> None:
 
 def say(line: str, style: str | None = None) -> None:
     """Print a line on standard error, above a progress bar if there is one."""
-    _console.print(line, style=style, markup=False)
+    # A note may quote a name from a hostile file.
+    _console.print(make_printable(line, keep="\n\t"), style=style, markup=False)
 
 
 def is_terminal() -> bool:

@@ -30,6 +30,9 @@ NOISE = 2**28 + 4
 ENSEMBLE_WEIGHTS = 2**29
 # First weights of the latent model.
 MODEL_WEIGHTS = 2**30
+# The member of an ensemble of forward networks that imagines a step. It is folded into the key of
+# the step.
+MEMBER = 2**30 + 1
 # Noise of the held-out loss. It is folded into the key of a phase at the position where training
 # folds in the step.
 HELD_OUT_NOISE = 2**31

@@ -82,6 +82,22 @@ def known(request: Any, kind: str) -> Known:
     return Known(Tiny(kind), space, starts, jnp.array(values, jnp.float32))
 
 
+class RightAction(AbstractPenalty):
+    """`U = 1` for the right action, 0 for the other."""
+
+    def __call__(self, e: Array, exclude: Array | int = -1) -> Array:
+        del exclude
+        return (e[-1] > 0.5).astype(e.dtype)
+
+
+class SecondState(AbstractPenalty):
+    """`U = 1` for every action in a second state, 0 in a first one."""
+
+    def __call__(self, e: Array, exclude: Array | int = -1) -> Array:
+        del exclude
+        return (e[0] > 0.5).astype(e.dtype)
+
+
 class One(AbstractPenalty):
     """`U = 1` everywhere."""
 

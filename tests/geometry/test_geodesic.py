@@ -289,6 +289,12 @@ def test_graph_distances_bound_the_geodesic_from_above_and_come_close_in_two_dim
     assert np.all(graph.path(0, 1)[[0, -1]] == ends)
 
 
+def test_a_second_graph_of_a_metric_compiles_nothing(sphere, count_compilations):
+    points = place_nodes(np.array([[0.0, 0.6], [1.5, 0.6]]), 10)
+    assert count_compilations(lambda: build(sphere, points)) > 0
+    assert count_compilations(lambda: build(sphere, points)) == 0
+
+
 def test_a_curve_starts_and_ends_where_it_should():
     a, b = jnp.zeros(3), jnp.ones(3)
     for basis in (Legendre(5), Spline(5)):

@@ -90,9 +90,10 @@ def place_of(visit: Visit, point: int) -> tuple[float, float]:
                 const plot = document.querySelector("[data-figure=map]");
                 const box = plot.getBoundingClientRect(), { xaxis, yaxis } = plot._fullLayout;
                 const trace = plot.data[0];
+                const at = trace.customdata.findIndex((each) => each[3] === point);
                 return [
-                    box.left + xaxis._offset + xaxis.d2p(trace.x[point]),
-                    box.top + yaxis._offset + yaxis.d2p(trace.y[point]),
+                    box.left + xaxis._offset + xaxis.d2p(trace.x[at]),
+                    box.top + yaxis._offset + yaxis.d2p(trace.y[at]),
                 ];
             }""",
             point,
@@ -160,7 +161,7 @@ def test_the_map_can_be_coloured_and_shown_by_state_columns(visit):
     title = plot.locator(".g-xtitle text")
     assert title.text_content() == "state[0]"
     visit.page.get_by_role("checkbox", name="paths of the policy").check()
-    assert visit.page.evaluate("document.querySelector('[data-figure=map]').data.length") == 3
+    assert visit.page.evaluate("document.querySelector('[data-figure=map]').data.length") == 4
 
 
 def test_the_theme_follows_the_system_and_the_button_and_is_kept(browser, file):

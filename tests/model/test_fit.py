@@ -123,6 +123,11 @@ def test_the_check_sees_what_is_true_of_that_system(fitted):
     assert not result["warnings"]
 
 
+def test_a_second_check_compiles_nothing(fitted, count_compilations):
+    check_model(fitted)
+    assert count_compilations(lambda: check_model(fitted)) == 0
+
+
 def test_a_run_describes_itself_and_comes_back(fitted):
     description = json.loads((fitted.run.folder / "run.json").read_text())
     assert description["config"]["updates"] == 2_000 and description["seeds"] == [0, 1]

@@ -1,6 +1,7 @@
 """The exported guard is the guard: same actions, penalties, verdicts and bounds."""
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 
 import jax
@@ -23,22 +24,26 @@ from gelato.uncertainty.trust import Trust
 onnxruntime = pytest.importorskip("onnxruntime")
 # One with continuous actions, one with discrete actions and radial variances.
 REFERENCES = ("hopper-medium,transitions=2000", "four-rooms,transitions=500")
+# One forward network, or several with normalised layers.
+FORWARDS = ({}, {"forwards": 3, "forward_norm": True})
 
 
-@pytest.fixture(scope="module", params=REFERENCES)
+@pytest.fixture(scope="module", params=product(REFERENCES, FORWARDS), ids=str)
 def fitted(
     request: pytest.FixtureRequest, shared_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> FittedModel:
     """Make an untrained model; the comparison with the graph works for any network."""
     del shared_store
-    dataset = load(request.param)
+    reference, several = request.param
+    dataset = load(reference)
     small = dataclasses.replace(
         preset("default", dataset),
         decoders=3,
         hidden=(16,),
         forward_hidden=(16,),
         batch_size=32,
-        variance_centres=7 if "rooms" in request.param else 0,
+        variance_centres=7 if "rooms" in reference else 0,
+        **several,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "_run_phase", lambda *given: given[6].model)

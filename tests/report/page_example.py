@@ -16,7 +16,7 @@ from gelato.report.page.records import (
     Reproduction,
     RunReport,
     TrustSection,
-    Verdict,
+    VerdictSection,
 )
 
 POINTS = 300
@@ -48,8 +48,8 @@ def make_example(**changes: Any) -> RunReport:
     return replace(report, **changes)
 
 
-def make_verdict() -> Verdict:
-    return Verdict(
+def make_verdict() -> VerdictSection:
+    return VerdictSection(
         word="better than the data",
         advice="Worth a supervised test.",
         reasons=("the lower bound 1,200 is above the upper bound of the logged return, 1,100",),

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from gelato.data.columns import make_dataset
+from gelato.report.page.collect.commands import flatten
 from gelato.report.page.collect.data import collect_data, find_suspicious_columns
 from gelato.report.page.collect.map import find_weak_regions
 from gelato.report.page.collect.plane import find_plane
 from gelato.report.page.collect.policies import average_seeds, correlate
-from gelato.report.page.collect.reproduce import flatten
 from gelato.report.page.collect.run import list_differences
 from gelato.report.page.records import Comparison, Interval, to_plain
 from gelato.report.page.render.html import Html, element, embed_json
+from gelato.report.page.render.learned import describe_learning
 from gelato.report.page.render.numbers import write_number, write_share
 from gelato.report.page.render.page import render_page
 from gelato.report.page.render.pictures import draw_intervals
@@ -95,6 +96,44 @@ def test_a_page_without_a_selection_says_what_is_missing():
     assert "No verdict yet" in page and "Run gelato select." in page
 
 
+def test_the_page_says_what_was_learned_and_which_policy_it_is_about():
+    example = make_example()
+    assert describe_learning(example) == (
+        "From 20,000 steps in 40 logged episodes, this run learned a model of the environment and, "
+        "in this model, 6 policies.",
+        "On logged episodes that it never saw, the model predicts the change of the state in one "
+        "step with R² 0.93 (1 is perfect, 0 is useless).",
+        "gelato select compared the policies by the log alone and chose gelato λ=3, seed 1.",
+    )
+    unranked = replace(example, verdict=replace(example.verdict, estimate=None))
+    assert describe_learning(unranked)[-1].startswith("No policy is selected yet.")
+    assert describe_learning(replace(example, model=None))[0].endswith("learned 6 policies.")
+    assert example.model is not None
+    (seed,) = example.model.check["seeds"]
+    weak = replace(example.model, check={"seeds": [{**seed, "delta_r2": 0.3}]})
+    assert describe_learning(replace(example, model=weak))[2].startswith("The model is poor")
+    alone = replace(example, policies=None)
+    assert describe_learning(alone)[0].endswith("learned a model of the environment.")
+
+
+def test_the_page_explains_the_estimators_that_it_names():
+    example = make_example()
+    words = render_page(example).partition('<section id="words"')[2]
+    assert example.policies is not None
+    for name in ("penalty U", "guard", *example.policies.estimators):
+        assert f'<th scope="row">{name}</th>' in words
+    assert "doubly robust" not in words
+
+
+def test_a_measured_return_over_longer_episodes_is_not_drawn_next_to_the_estimate():
+    example = make_example()
+    assert example.paths is not None
+    longer = replace(example, paths=replace(example.paths, comparable=False))
+    assert "measured return: 1,302" in render_page(example)
+    page = render_page(longer)
+    assert "measured return: 1,302" not in page and "do not compare the two" in page
+
+
 def test_a_comparison_lists_only_settings_that_differ():
     assert list_differences([{"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}]) == [
         ("b", "2", "3"),
@@ -143,6 +182,15 @@ def test_a_weak_region_is_found_where_trust_is_low():
     (region,) = find_weak_regions(states, states[:, 1] < 0.8, ["x", "y", "z"])
     assert region[0] == "y" and region[1] > 0.7 and region[3] < 0.1
     assert find_weak_regions(states, np.ones(len(states), bool), ["x", "y", "z"]) == []
+
+
+def test_rounding_errors_are_no_region():
+    rng = np.random.default_rng(0)
+    states = rng.uniform(size=(2000, 1)) * 1e-16
+    states[0] = 1.0
+    trusted = (states[:, 0] < 2e-17) | (states[:, 0] > 4e-17)
+    assert find_weak_regions(states, trusted, ["x"]) == []
+    assert len(find_weak_regions(states[1:], trusted[1:], ["x"])) == 1
 
 
 def test_a_plane_shows_two_latent_dimensions_as_they_are_and_projects_more():

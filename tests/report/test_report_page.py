@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from dataclasses import replace
@@ -19,8 +20,10 @@ from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.model import training
 from gelato.model.config import preset
+from gelato.report.page.collect.commands import write_commands
 from gelato.report.page.collect.source import open_source
 from gelato.report.page.write import make_report
+from gelato.runs.loggers import Block, LoggedRun, Logger
 from gelato.training.presets import TrainSettings, choose_parts, clone_like, make_method
 from gelato.training.train import train
 
@@ -61,13 +64,31 @@ def fitted(log, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def cloned(log, tmp_path_factory) -> Path:
     """A finished run of behaviour cloning, which has no model."""
+    run = tmp_path_factory.mktemp("runs") / "cloned"
+    clone(log, run)
+    return run
+
+
+def clone(log: str, run: Path) -> None:
+    """Clone the behaviour of a log for a few updates."""
     dataset = load(log)
     agent = SAC(hidden=(8,), batch_size=8, updates=4, epoch=2, branches=4, horizon=2, replay=16)
     parts = replace(choose_parts(dataset, "small"), sac=agent, cloning=clone_like(agent))
-    run = tmp_path_factory.mktemp("runs") / "cloned"
     settings = TrainSettings(neighbours=3, points=50, evaluations=0)
     train(dataset, run, [make_method("bc", parts)], seeds=2, settings=settings)
-    return run
+
+
+def write_noise(path: Path, columns: int, rows: int = 40) -> str:
+    """Write a log of noise, in episodes of at most 10 steps; return its reference."""
+    rng = np.random.default_rng(0)
+    np.savez(
+        path,
+        observations=rng.normal(size=(rows, columns)),
+        actions=rng.uniform(-1, 1, size=(rows, 2)),
+        rewards=rng.normal(size=rows),
+        timeouts=np.arange(rows) % 10 == 9,
+    )
+    return f"file:{path},low=-1/-1,high=1/1"
 
 
 @pytest.fixture(scope="module")
@@ -234,3 +255,73 @@ def test_the_rows_of_the_parts_are_those_of_the_split(fitted):
     states = np.asarray(source.fitted.dataset.transitions.states)
     for part, rows in zip(source.fitted.parts, (train_rows, held_out_rows), strict=True):
         np.testing.assert_array_equal(states[rows], np.asarray(part.states))
+
+
+def test_the_commands_of_the_page_make_the_same_run_again(cloned, tmp_path):
+    command = write_commands(open_source(cloned))[0]
+    again = tmp_path / "again"
+    main(shlex.split(command.replace(str(cloned), str(again)))[1:])
+    described = [json.loads((run / "run.json").read_text()) for run in (cloned, again)]
+    assert described[0] == described[1]
+    assert "--set" in command and "cloning.batch_size=8" in command
+
+
+def test_the_commands_of_a_model_have_its_settings_and_quote_names(fitted):
+    fit, report = write_commands(open_source(fitted))
+    words = shlex.split(fit)
+    assert words[:3] == ["gelato", "model", "fit"]
+    assert words[words.index("--latent-size") + 1] == "2"
+    assert shlex.split(report) == ["gelato", "report", str(fitted)]
+
+
+class Receiver(Logger):
+    """A tracker that remembers files."""
+
+    name = "receiver"
+
+    def __init__(self) -> None:
+        self.files: list[Path] = []
+
+    def start(self, _: LoggedRun) -> str:
+        return "1"
+
+    def log(self, block: Block) -> None:
+        pass
+
+    def log_file(self, path: Path) -> None:
+        self.files.append(path)
+
+
+def test_loggers_receive_the_page(cloned, tmp_path):
+    run, receiver = tmp_path / "run", Receiver()
+    shutil.copytree(cloned, run)
+    path = write_report(run, log=receiver)
+    assert receiver.files == [path] == [run / "report.html"]
+
+
+def test_loggers_take_no_comparison_and_no_unfinished_run(cloned, fitted, tmp_path):
+    with pytest.raises(InputError, match="receive the report of one run"):
+        write_report([cloned, fitted], tmp_path / "both.html", log=Receiver())
+    run = tmp_path / "run"
+    shutil.copytree(cloned, run)
+    (run / "results.json").unlink()
+    with pytest.raises(InputError, match="is not finished"):
+        write_report(run, log=Receiver())
+    assert not (run / "report.html").exists()
+
+
+def test_a_log_with_thousands_of_columns_gets_a_page(tmp_path):
+    log = write_noise(tmp_path / "wide.npz", columns=2000)
+    run = tmp_path / "run"
+    clone(log, run)
+    path, records = make_report(run)
+    assert records["data"]["columns"] == 2000 and len(records["data"]["states"]) == 24
+    assert "24 of 2,000 columns" in path.read_text()
+
+
+def test_a_single_data_point_is_refused_in_one_line_and_leaves_no_run(tmp_path):
+    log = write_noise(tmp_path / "single.npz", columns=2, rows=1)
+    with pytest.raises(InputError, match="no step has a successor"):
+        clone(log, tmp_path / "run")
+    with pytest.raises(InputError, match="no such folder"):
+        write_report(tmp_path / "run")

@@ -178,7 +178,7 @@ def test_an_error_that_all_models_share_widens_the_interval(chain: System, shift
     judges = [make_judge(wrong, Nothing(), 0.0, log)] * 3
     bias = measure_bias(judges, log, key=jax.random.key(1))
     everyone = np.ones(3, bool)
-    assert bias.proven(everyone) == pytest.approx(shift, abs=0.1)
+    assert bias.find_unexplained(everyone) == pytest.approx(shift, abs=0.1)
     steps = np.full((3, 5, 4), 10.0)
     returns = np.broadcast_to(chain.values[:, None] + 10 * shift, steps.shape)
     rollouts = Rollouts(returns, returns, 0 * steps, steps, 0 * steps, np.zeros((3, 5), bool))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,16 @@ def test_shifts_leave_what_they_say_they_leave(hopper: FittedModel) -> None:
     assert [shift.name for shift in imagined] == ["imagined", "imagined-expert"]
     assert set(imagined[0].levels) == set(range(1, 21))
     assert np.isfinite(imagined[0].latents).all()
+
+
+def test_shifts_that_are_imagined_again_compile_nothing(
+    hopper: FittedModel, count_compilations: Callable[[Callable[[], object]], int]
+) -> None:
+    def imagine() -> object:
+        return make_imagined_shifts(hopper, hopper.seed(0), hopper.split.held_out, 40)
+
+    imagine()
+    assert count_compilations(imagine) == 0
 
 
 def test_the_instrument_judges_every_penalty_on_every_shift_and_the_command_prints_it(

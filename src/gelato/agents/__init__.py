@@ -10,7 +10,7 @@ from gelato.agents.ppo import PPO
 from gelato.agents.rebrac import ReBRAC
 from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.agents.sac import SAC
-from gelato.model.networks import MLP, apply_members
+from gelato.model.networks import MLP, apply_members, descend
 from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "View",
     "apply_members",
     "derive_key",
+    "descend",
     "make_critics",
     "pack",
     "unpack",

@@ -57,6 +57,8 @@ class AbstractAgent(ABC):
     """
 
     updates: int
+    # The quantile of the penalty over held-out data above which imagined episodes end.
+    truncation: float | None = None
     # Whether the agent learns from imagined steps when the method has a fit.
     imagines: ClassVar[bool] = False
     # Whether the agent learns from logged steps.

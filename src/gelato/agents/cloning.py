@@ -15,8 +15,8 @@ from gelato.agents.agent import Metrics, View
 from gelato.agents.logged import AbstractLoggedAgent
 from gelato.agents.networks import Actor, box_of
 from gelato.agents.replay import unpack
-from gelato.compilation import fuse_small_arrays
 from gelato.data.spaces import Discrete
+from gelato.model.networks import descend
 from gelato.random_streams import CLONE, INIT, derive_key
 
 
@@ -36,7 +36,7 @@ class Cloning(AbstractLoggedAgent):
 
     def init(self, view: View, *, key: PRNGKeyArray) -> CloningState:
         actor = Actor(view.latent_size, view.action_space, self.hidden, key=derive_key(key, INIT))
-        optimiser = self._optimiser().init(eqx.filter(actor, eqx.is_array))
+        optimiser = self.optimiser.init(eqx.filter(actor, eqx.is_array))
         return CloningState(actor, optimiser, jnp.zeros((), jnp.int32))
 
     def update(
@@ -44,22 +44,16 @@ class Cloning(AbstractLoggedAgent):
     ) -> tuple[CloningState, Metrics]:
         del key
         batch = unpack(view.logged[rows], view.latent_size)
-        trainable, static = eqx.partition(state.actor, eqx.is_array)
 
-        def loss(trainable: Actor) -> Float[Array, ""]:
-            actor = eqx.combine(trainable, static)
-            return jnp.mean(measure_imitation(actor, batch.latents, batch.actions))
+        def loss(actor: Actor) -> tuple[Float[Array, ""], Metrics]:
+            value = jnp.mean(measure_imitation(actor, batch.latents, batch.actions))
+            return value, {"loss": value}
 
-        value, gradient = jax.value_and_grad(loss)(trainable)
-        change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
-        actor = eqx.combine(optax.apply_updates(trainable, change), static)
-        return CloningState(actor, optimiser, state.step + 1), {"loss": value}
+        actor, optimiser, metrics = descend(self.optimiser, state.optimiser, state.actor, loss)
+        return CloningState(actor, optimiser, state.step + 1), metrics
 
     def actor(self, state: CloningState) -> Actor:
         return state.actor
-
-    def _optimiser(self) -> optax.GradientTransformation:
-        return fuse_small_arrays(optax.adam(self.rate))
 
 
 def measure_imitation(

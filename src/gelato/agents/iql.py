@@ -17,13 +17,18 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import Metrics, View
 from gelato.agents.cloning import measure_imitation
-from gelato.agents.logged import AbstractLoggedAgent, check_discount, cosine_decay, make_critics
+from gelato.agents.logged import (
+    AbstractLoggedAgent,
+    check_discount,
+    cosine_decay,
+    make_critics,
+    slow_actor,
+)
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience, unpack
-from gelato.compilation import fuse_small_arrays
 from gelato.dynamics.interface import Latent
 from gelato.errors import InputError, require_positive
-from gelato.model.networks import MLP, apply_members
+from gelato.model.networks import MLP, apply_members, descend
 from gelato.random_streams import INIT, derive_key
 
 _LARGEST_WEIGHT = 100.0
@@ -77,7 +82,7 @@ class IQL(AbstractLoggedAgent):
         actor = Actor(view.latent_size, view.action_space, self.hidden, key=actor_key)
         value = MLP(view.latent_size, 1, self.hidden, "relu", key=value_key)
         networks = IQLNetworks(actor, critics, value)
-        optimiser = self._optimiser().init(eqx.filter(networks, eqx.is_array))
+        optimiser = self.optimiser.init(eqx.filter(networks, eqx.is_array))
         return IQLState(networks, critics, optimiser, jnp.zeros((), jnp.int32))
 
     def update(
@@ -85,17 +90,13 @@ class IQL(AbstractLoggedAgent):
     ) -> tuple[IQLState, Metrics]:
         del key
         batch = unpack(view.logged[rows], view.latent_size)
-        trainable, static = eqx.partition(state.networks, eqx.is_array)
-
-        def loss(trainable: IQLNetworks) -> tuple[Float[Array, ""], Metrics]:
-            return self._loss(eqx.combine(trainable, static), state.target_critics, batch)
-
-        gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-        change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
-        decay = cosine_decay(state.step, self.updates)
-        actor_change = jax.tree.map(lambda x: decay * x, change.actor)
-        change = eqx.tree_at(lambda networks: networks.actor, change, actor_change)
-        networks = eqx.combine(optax.apply_updates(trainable, change), static)
+        networks, optimiser, metrics = descend(
+            self.optimiser,
+            state.optimiser,
+            state.networks,
+            lambda networks: self._loss(networks, state.target_critics, batch),
+            slow_actor(cosine_decay(state.step, self.updates)),
+        )
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return IQLState(networks, targets, optimiser, state.step + 1), metrics
 
@@ -131,6 +132,3 @@ class IQL(AbstractLoggedAgent):
         }
         total = len(Q) * critic_loss + value_loss + actor_loss
         return total, jax.tree.map(fixed, metrics)
-
-    def _optimiser(self) -> optax.GradientTransformation:
-        return fuse_small_arrays(optax.adam(self.rate))

@@ -4,21 +4,32 @@ Such an agent says how one batch of rows changes its state. The loop draws the r
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
-from gelato.agents.networks import Critic
-from gelato.compilation import TRAINED_PASSES, Work, count_products
+from gelato.agents.networks import Actor, Critic
+from gelato.compilation import TRAINED_PASSES, Work, count_products, fuse_small_arrays
 from gelato.errors import InputError, require_positive
 from gelato.mdp.pessimistic import Step
 from gelato.random_streams import LEARN, NOISE, derive_key
+
+
+@runtime_checkable
+class HasActor(Protocol):
+    """Networks with an actor among them."""
+
+    actor: Actor
+
+
+Networks = TypeVar("Networks", bound=HasActor)
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,11 @@ class AbstractLoggedAgent(AbstractAgent):
     @property
     def updates_per_rollout(self) -> int:
         return self.epoch
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam with the learning rate of the agent."""
+        return fuse_small_arrays(optax.adam(self.rate))
 
     @abstractmethod
     def update(
@@ -98,6 +114,24 @@ def check_discount(discount: float) -> None:
     """Raise an error if the discount is not between 0 and 1."""
     if not 0 < discount < 1:
         raise InputError(f"discount is {discount}; it must lie strictly between 0 and 1")
+
+
+def slow_actor(share: float | Float[Array, ""]) -> Callable[[Networks], Networks]:
+    """Return a function that multiplies the actor's part of a change of networks by a share."""
+
+    def adjust(change: Networks) -> Networks:
+        actor = jax.tree.map(lambda x: share * x, change.actor)
+        return eqx.tree_at(lambda networks: networks.actor, change, actor)
+
+    return adjust
+
+
+def check_truncation(truncation: float | None) -> None:
+    """Raise an error if the quantile of the penalty is not above 0 and at most 1."""
+    if truncation is not None and not 0 < truncation <= 1:
+        raise InputError(
+            f"truncation is {truncation}; give a quantile above 0 and at most 1, or none"
+        )
 
 
 def cosine_decay(step: Int[Array, ""], total: int) -> Float[Array, ""]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
-from gelato.model.networks import MLP, Linear, linear_layers
+from gelato.model.networks import MLP, Linear, linear_layers, normalise
 
 LOG_STD = (-5.0, 2.0)
 # An action before it is squashed into its box, and its log-density.
@@ -152,9 +152,3 @@ class Critic(eqx.Module):
             plain = layer(hidden)
             hidden = jax.nn.relu(normalise(plain) if self.normalised else plain)
         return self.layers[-1](hidden)[0]
-
-
-def normalise(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
-    """Return a layer's values with mean 0 and deviation 1."""
-    centred = x - jnp.mean(x)
-    return centred * jax.lax.rsqrt(jnp.mean(centred**2) + 1e-5)

@@ -7,7 +7,8 @@ Everything here is for one policy. At the horizon an episode is truncated: the t
 value of the last state is used for bootstrapping.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import equinox as eqx
 import jax
@@ -16,14 +17,16 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
+from gelato.agents.logged import check_truncation
 from gelato.agents.networks import Actor
 from gelato.compilation import TRAINED_PASSES, Work, count_products, fuse_small_arrays
 from gelato.data.spaces import ActionSpace
 from gelato.dynamics.interface import Latent
 from gelato.errors import InputError, require_positive
 from gelato.mdp.pessimistic import State, Step, rollout, start_episodes
-from gelato.model.networks import MLP
-from gelato.random_streams import IMAGINE, INIT, LEARN, derive_key
+from gelato.model.networks import MLP, descend
+from gelato.random_streams import IMAGINE, INIT, LEARN, NOISE, derive_key
+from gelato.runs.description import ADDED_LATER
 
 METRICS = ("value_loss", "entropy", "clipped")
 _ITERATIONS_PER_BLOCK = 5
@@ -46,7 +49,10 @@ class PPOState(eqx.Module):
 
 
 class PPORows(eqx.Module):
-    """Steps of many episodes. `choices` are actions as the policy drew them (`Actor.draw`)."""
+    """Steps of many episodes. `choices` are actions as the policy drew them (`Actor.draw`).
+
+    `valid` is as in `Step`.
+    """
 
     latents: Float[Array, "*n latent"]
     choices: Float[Array, "*n action"]
@@ -55,6 +61,7 @@ class PPORows(eqx.Module):
     next_latents: Float[Array, "*n latent"]
     terminated: Bool[Array, "*n"]
     ended: Bool[Array, "*n"]
+    valid: Bool[Array, "*n"] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,10 +109,14 @@ class PPO(AbstractAgent):
     """Activation of the actor."""
     orthogonal: bool = True
     """Whether initial weights are orthogonal."""
+    truncation: float | None = field(default=None, metadata=ADDED_LATER)
+    """Quantile of U over held-out data. Imagined episodes end where U exceeds it, with the lowest
+    value of the known region. 1: the maximum; none: never."""
 
     def __post_init__(self) -> None:
         require_positive(self, "hidden", "rate", "updates", "episodes", "steps")
         require_positive(self, "passes", "minibatches", "horizon")
+        check_truncation(self.truncation)
         if self.updates_per_rollout % self.minibatches:
             raise InputError(
                 f"{self.minibatches} minibatches do not divide {self.episodes} × {self.steps} "
@@ -161,7 +172,7 @@ class PPO(AbstractAgent):
     def learn(
         self, view: View, state: PPOState, steps: Step | None, updates: int, *, key: PRNGKeyArray
     ) -> tuple[PPOState, Metrics]:
-        del view, updates
+        del updates
         assert steps is not None
         choices, log_densities = steps.extra
         rows = PPORows(
@@ -172,12 +183,30 @@ class PPO(AbstractAgent):
             steps.next_latent,
             steps.terminated,
             steps.ended,
+            steps.valid,
         )
+        if steps.valid is not None:
+            start_key = derive_key(key, NOISE, state.step)
+            episodes = self._restart_lost(view, state.episodes, steps, key=start_key)
+            state = eqx.tree_at(lambda s: s.episodes, state, episodes)
         key = derive_key(key, LEARN, state.step)
         networks, optimiser, metrics = self.update(state.networks, state.optimiser, rows, key=key)
         step = state.step + self.updates_per_rollout
         state = PPOState(networks, optimiser, state.episodes, step)
         return state, dict(zip(METRICS, metrics, strict=True))
+
+    def _restart_lost(
+        self, view: View, episodes: State, steps: Step, *, key: PRNGKeyArray
+    ) -> State:
+        """Start a new episode where the last step was beyond the limit, or came after such a step."""
+        assert steps.valid is not None
+        fresh = start_episodes(view.make_imagined_mdp(self.horizon), self.episodes, key=key)
+        lost = ~steps.valid[-1] | steps.terminated[-1]
+        # An episode that the model terminated is at a start already. It may start once more.
+        return State(
+            jnp.where(lost[:, None], fresh.latent, episodes.latent),
+            jnp.where(lost, fresh.elapsed, episodes.elapsed),
+        )
 
     def actor(self, state: PPOState) -> Actor:
         return state.networks.actor
@@ -221,15 +250,10 @@ class PPO(AbstractAgent):
             arrays: PyTree, chosen: Int[Array, " rows"]
         ) -> tuple[PyTree, Float[Array, " metrics"]]:
             networks, optimiser = eqx.combine(arrays, static)
-            trainable, rest = eqx.partition(networks, eqx.is_array)
             batch = jax.tree.map(lambda x: x[chosen], flat)
-
-            def loss(trainable: PPONetworks) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-                return _loss(eqx.combine(trainable, rest), batch, self)
-
-            gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-            change, optimiser = self.optimiser().update(gradient, optimiser, trainable)
-            networks = eqx.combine(optax.apply_updates(trainable, change), rest)
+            networks, optimiser, metrics = descend(
+                self.optimiser(), optimiser, networks, lambda networks: _loss(networks, batch, self)
+            )
             return eqx.filter((networks, optimiser), eqx.is_array), metrics
 
         count = self.updates_per_rollout
@@ -243,21 +267,14 @@ class PPO(AbstractAgent):
 
 def _make_orthogonal(network: MLP, last: float, *, key: PRNGKeyArray) -> MLP:
     """Give a network orthogonal weights and zero biases; `last` scales the last layer."""
-    scales = [*(2**0.5 for _ in network.layers[1:]), last]
-    layers = tuple(
-        eqx.tree_at(
-            lambda one: (one.weight, one.bias),
-            layer,
-            (
-                jax.nn.initializers.orthogonal(scale)(key, layer.weight.shape),
-                jnp.zeros(len(layer.weight)),
-            ),
-        )
-        for layer, scale, key in zip(
-            network.layers, scales, jax.random.split(key, len(scales)), strict=True
-        )
-    )
-    return eqx.tree_at(lambda whole: whole.layers, network, layers)
+    scales = [2**0.5] * (len(network.layers) - 1) + [last]
+    keys = jax.random.split(key, len(scales))
+    layers = []
+    for layer, scale, layer_key in zip(network.layers, scales, keys, strict=True):
+        weight = jax.nn.initializers.orthogonal(scale)(layer_key, layer.weight.shape)
+        bias = jnp.zeros(len(weight))
+        layers.append(eqx.tree_at(lambda one: (one.weight, one.bias), layer, (weight, bias)))
+    return eqx.tree_at(lambda whole: whole.layers, network, tuple(layers))
 
 
 def compute_advantages(
@@ -279,22 +296,30 @@ def compute_advantages(
     return jax.lax.scan(step, jnp.zeros(()), (errors, ended), reverse=True)[1]
 
 
+def _make_average(valid: Bool[Array, " n"] | None) -> Callable[[Array], Array]:
+    """Return the mean over the valid rows."""
+    if valid is None:
+        return jnp.mean
+    weights = valid / jnp.maximum(jnp.sum(valid), 1)
+    return lambda values: jnp.sum(jnp.where(valid, weights * values, 0.0))
+
+
 def _loss(
     networks: PPONetworks,
     batch: tuple[PPORows, Float[Array, " n"], Float[Array, " n"]],
     agent: PPO,
 ) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
     rollout, gains, returns = batch
-    gains = (gains - jnp.mean(gains)) / (jnp.std(gains) + 1e-8)
+    average = _make_average(rollout.valid)
+    centred = gains - average(gains)
+    gains = centred / (jnp.sqrt(average(centred**2)) + 1e-8)
     log_densities, entropies = jax.vmap(networks.actor.compute_density_and_entropy)(
         rollout.latents, rollout.choices
     )
     ratio = jnp.exp(log_densities - rollout.log_densities)
     clipped = jnp.clip(ratio, 1 - agent.clip, 1 + agent.clip)
-    gain = jnp.mean(jnp.minimum(ratio * gains, clipped * gains))
-    value_loss = jnp.mean(
-        (jax.vmap(lambda z: networks.value(z)[0])(rollout.latents) - returns) ** 2
-    )
-    entropy = jnp.mean(entropies)
+    gain = average(jnp.minimum(ratio * gains, clipped * gains))
+    value_loss = average((jax.vmap(lambda z: networks.value(z)[0])(rollout.latents) - returns) ** 2)
+    entropy = average(entropies)
     total = -gain + agent.value_weight * value_loss - agent.entropy_weight * entropy
     return total, jnp.stack([value_loss, entropy, jnp.mean(ratio != clipped)])

@@ -17,14 +17,13 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from gelato.agents.agent import Metrics, View
-from gelato.agents.logged import AbstractLoggedAgent, check_discount, make_critics
+from gelato.agents.logged import AbstractLoggedAgent, check_discount, make_critics, slow_actor
 from gelato.agents.networks import Actor, Critic, box_of
 from gelato.agents.replay import Experience, unpack
-from gelato.compilation import fuse_small_arrays
 from gelato.data.spaces import ActionSpace, Continuous
 from gelato.dynamics.interface import Latent
 from gelato.errors import InputError, require_positive
-from gelato.model.networks import apply_members
+from gelato.model.networks import apply_members, descend, hold_constant
 from gelato.random_streams import INIT, derive_key
 
 
@@ -44,7 +43,7 @@ class ReBRACState(eqx.Module):
     step: Int[Array, "*batch"]
 
 
-class Batch(eqx.Module):
+class LoggedBatch(eqx.Module):
     """Logged rows with the next logged action, as far as it is known."""
 
     rows: Experience
@@ -98,25 +97,22 @@ class ReBRAC(AbstractLoggedAgent):
             Actor(view.latent_size, view.action_space, self.hidden, key=actor_key),
             make_critics(view, self.hidden, normalised=True, key=critic_key),
         )
-        optimiser = self._optimiser().init(eqx.filter(networks, eqx.is_array))
+        optimiser = self.optimiser.init(eqx.filter(networks, eqx.is_array))
         return ReBRACState(networks, networks, optimiser, jnp.zeros((), jnp.int32))
 
     def update(
         self, view: View, state: ReBRACState, rows: Int[Array, " size"], *, key: PRNGKeyArray
     ) -> tuple[ReBRACState, Metrics]:
         batch = _gather(view, rows)
-        trainable, static = eqx.partition(state.networks, eqx.is_array)
         target = self._compute_targets(state.targets, batch, key=key)
-
-        def loss(trainable: ReBRACNetworks) -> tuple[Float[Array, ""], Metrics]:
-            return self._loss(eqx.combine(trainable, static), batch.rows, target)
-
-        gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-        change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
         moves = state.step % 2 == 0
-        actor_change = jax.tree.map(lambda x: jnp.where(moves, x, 0.0), change.actor)
-        change = eqx.tree_at(lambda networks: networks.actor, change, actor_change)
-        networks = eqx.combine(optax.apply_updates(trainable, change), static)
+        networks, optimiser, metrics = descend(
+            self.optimiser,
+            state.optimiser,
+            state.networks,
+            lambda networks: self._loss(networks, batch.rows, target),
+            slow_actor(moves.astype(jnp.float32)),
+        )
         slow = optax.incremental_update(networks, state.targets, self.target_rate)
         targets = _choose(moves, slow, state.targets)
         return ReBRACState(networks, targets, optimiser, state.step + 1), metrics
@@ -130,7 +126,7 @@ class ReBRAC(AbstractLoggedAgent):
         return jnp.min(apply_members(networks.critics, z[None], action[None]))
 
     def _compute_targets(
-        self, targets: ReBRACNetworks, batch: Batch, *, key: PRNGKeyArray
+        self, targets: ReBRACNetworks, batch: LoggedBatch, *, key: PRNGKeyArray
     ) -> Float[Array, " size"]:
         rows = batch.rows
         space = targets.actor.space
@@ -154,9 +150,10 @@ class ReBRAC(AbstractLoggedAgent):
         assert isinstance(space, Continuous)
         Q = apply_members(networks.critics, rows.latents, rows.actions)
         critic_loss = jnp.mean((Q - target) ** 2)
-        frozen = jax.tree.map(lambda x: fixed(x) if eqx.is_array(x) else x, networks.critics)
         actions = jax.vmap(networks.actor.mode)(rows.latents)
-        values = jnp.min(apply_members(frozen, rows.latents, actions), axis=0)
+        values = jnp.min(
+            apply_members(hold_constant(networks.critics), rows.latents, actions), axis=0
+        )
         distance = jnp.sum(((actions - rows.actions) / box_of(space)[1]) ** 2, axis=1)
         scale = fixed(jnp.mean(jnp.abs(values)))
         actor_loss = jnp.mean(self.actor_weight * distance - values / jnp.maximum(scale, 1e-6))
@@ -168,17 +165,14 @@ class ReBRAC(AbstractLoggedAgent):
         }
         return len(Q) * critic_loss + actor_loss, jax.tree.map(fixed, metrics)
 
-    def _optimiser(self) -> optax.GradientTransformation:
-        return fuse_small_arrays(optax.adam(self.rate))
 
-
-def _gather(view: View, chosen: Int[Array, " size"]) -> Batch:
+def _gather(view: View, chosen: Int[Array, " size"]) -> LoggedBatch:
     """Take rows of the log with the action of the next row, if that row continues the episode."""
     rows = unpack(view.logged[chosen], view.latent_size)
     following = jnp.minimum(chosen + 1, len(view.logged) - 1)
     after = unpack(view.logged[following], view.latent_size)
     continues = jnp.all(rows.next_latents == after.latents, axis=1) & (following > chosen)
-    return Batch(rows, after.actions, continues & (rows.terminated == 0))
+    return LoggedBatch(rows, after.actions, continues & (rows.terminated == 0))
 
 
 def _choose(condition: Bool[Array, ""], one: PyTree, other: PyTree) -> PyTree:

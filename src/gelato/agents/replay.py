@@ -6,7 +6,7 @@ A row is the concatenation of `(z, a, r, z′, end)`, so that a batch is one gat
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
 class Experience(eqx.Module):
@@ -55,9 +55,22 @@ class ReplayBuffer(eqx.Module):
         """The number of rows to draw from."""
         return jnp.minimum(self.written, self.rows.shape[0])
 
-    def write(self, rows: Float[Array, "n columns"]) -> "ReplayBuffer":
-        """Overwrite the oldest rows. If `rows` exceeds the capacity, keep only its last rows."""
+    def write(
+        self, rows: Float[Array, "n columns"], valid: Bool[Array, " n"] | None = None
+    ) -> "ReplayBuffer":
+        """Overwrite the oldest rows. If `rows` exceeds the capacity, keep only its last rows.
+
+        With `valid`, only those rows are written.
+        """
         capacity = self.rows.shape[0]
+        if valid is not None:
+            count = jnp.sum(valid, dtype=jnp.int32)
+            number = jnp.cumsum(valid) - 1
+            kept = valid & (number >= count - capacity)
+            # An index beyond the end is dropped.
+            places = jnp.where(kept, (self.written + number) % capacity, capacity)
+            written = self.rows.at[places].set(rows, mode="drop")
+            return ReplayBuffer(written, self.written + count)
         kept = rows[-capacity:]
         skipped = len(rows) - len(kept)
         places = (self.written + skipped + jnp.arange(len(kept))) % capacity

@@ -10,7 +10,7 @@ value from growing through its own targets.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import equinox as eqx
 import jax
@@ -19,7 +19,13 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gelato.agents.agent import AbstractAgent, Metrics, View
-from gelato.agents.logged import check_discount, cosine_decay, make_critics
+from gelato.agents.logged import (
+    check_discount,
+    check_truncation,
+    cosine_decay,
+    make_critics,
+    slow_actor,
+)
 from gelato.agents.networks import Actor, Critic
 from gelato.agents.replay import Experience, ReplayBuffer, pack, unpack
 from gelato.compilation import Work, count_products, fuse_small_arrays
@@ -27,8 +33,9 @@ from gelato.data.spaces import ActionSpace, Discrete
 from gelato.dynamics.interface import Latent
 from gelato.errors import require_positive
 from gelato.mdp.pessimistic import Step, rollout, start_episodes
-from gelato.model.networks import apply_members
+from gelato.model.networks import apply_members, descend, hold_constant
 from gelato.random_streams import IMAGINE, INIT, LEARN, NOISE, derive_key
+from gelato.runs.description import ADDED_LATER
 
 METRICS = ("critic_loss", "value", "entropy", "temperature")
 # The target entropy for discrete actions, as a share of the largest possible entropy.
@@ -104,11 +111,19 @@ class SAC(AbstractAgent):
     """Whether the hidden layers of the critics are normalised."""
     soft_targets: bool = True
     """Whether the targets of the critics contain the entropy of the policy."""
+    temperature: float | None = field(default=None, metadata=ADDED_LATER)
+    """Fixed entropy temperature α; none: it is tuned, from `initial_temperature` on."""
+    truncation: float | None = field(default=None, metadata=ADDED_LATER)
+    """Quantile of U over held-out data. Imagined episodes end where U exceeds it, with the lowest
+    value of the known region. 1: the maximum; none: never."""
 
     def __post_init__(self) -> None:
         require_positive(self, "hidden", "actor_rate", "critic_rate", "target_rate", "batch_size")
         require_positive(self, "updates", "epoch", "branches", "horizon", "replay")
         check_discount(self.discount)
+        check_truncation(self.truncation)
+        if self.temperature is not None:
+            require_positive(self, "temperature")
 
     @property
     def updates_per_rollout(self) -> int:
@@ -123,7 +138,7 @@ class SAC(AbstractAgent):
         networks = SACNetworks(
             Actor(latent_size, space, self.hidden, key=actor_key),
             critics,
-            jnp.full((), math.log(self.initial_temperature), jnp.float32),
+            jnp.full((), math.log(self.temperature or self.initial_temperature), jnp.float32),
         )
         return SACState(
             networks,
@@ -149,7 +164,9 @@ class SAC(AbstractAgent):
         self, view: View, state: SACState, steps: Step | None, updates: int, *, key: PRNGKeyArray
     ) -> tuple[SACState, Metrics]:
         if steps is not None:
-            state = eqx.tree_at(lambda s: s.replay, state, state.replay.write(_pack_steps(steps)))
+            valid = None if steps.valid is None else jnp.ravel(steps.valid)
+            replay = state.replay.write(_pack_steps(steps), valid)
+            state = eqx.tree_at(lambda s: s.replay, state, replay)
 
         def draw(step: Int[Array, ""]) -> Draws:
             return self._draw(view, state.replay, key=derive_key(key, LEARN, step))
@@ -187,18 +204,13 @@ class SAC(AbstractAgent):
         )
         batch = self.prepare_batch(view, state, unpack(rows, view.latent_size), from_log, draws)
         target_critics = self._choose_target_critics(state.target_critics, key=draws.key)
-        trainable, static = eqx.partition(state.networks, eqx.is_array)
-
-        def loss(trainable: SACNetworks) -> tuple[Float[Array, ""], Float[Array, " metrics"]]:
-            networks = eqx.combine(trainable, static)
-            return self._loss(view, networks, target_critics, batch, draws.noise)
-
-        gradient, metrics = jax.grad(loss, has_aux=True)(trainable)
-        change, optimiser = self._optimiser().update(gradient, state.optimiser, trainable)
-        slower = self.actor_rate / self.critic_rate * self.compute_actor_decay(state)
-        actor_change = jax.tree.map(lambda x: slower * x, change.actor)
-        change = eqx.tree_at(lambda a: a.actor, change, actor_change)
-        networks = eqx.combine(optax.apply_updates(trainable, change), static)
+        networks, optimiser, metrics = descend(
+            self._optimiser(),
+            state.optimiser,
+            state.networks,
+            lambda networks: self._loss(view, networks, target_critics, batch, draws.noise),
+            slow_actor(self.actor_rate / self.critic_rate * self.compute_actor_decay(state)),
+        )
         targets = optax.incremental_update(networks.critics, state.target_critics, self.target_rate)
         return SACState(networks, targets, optimiser, state.replay, state.step + 1), metrics
 
@@ -267,13 +279,13 @@ class SAC(AbstractAgent):
         target = jax.lax.optimization_barrier(target)
         Q = apply_members(networks.critics, batch.latents, batch.actions)
         critic_loss = jnp.mean((Q - target) ** 2)
-        frozen = jax.tree.map(
-            lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, networks.critics
-        )
+        frozen = hold_constant(networks.critics)
         now, entropies = compute_soft_values(actor, frozen, batch.latents, temperature, noise[1])
         entropy = jnp.mean(entropies)
         surplus = jax.lax.stop_gradient(entropy) - compute_target_entropy(actor.space)
-        total = self.critics * critic_loss - jnp.mean(now) + networks.log_temperature * surplus
+        total = self.critics * critic_loss - jnp.mean(now)
+        if self.temperature is None:
+            total += networks.log_temperature * surplus
         metrics = jnp.stack([critic_loss, jnp.mean(Q), entropy, temperature])
         return total, jax.lax.stop_gradient(metrics)
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from gelato.cli.parsing import Commands
-from gelato.cli.plugins import load_plugins
 from gelato.errors import InputError, UserCodeError
+from gelato.plugins import load_plugins
 from gelato.progress import say
 from gelato.runs.signals import exit_code, remember_interrupts
 
@@ -27,22 +27,36 @@ def build_app(*, brief: bool = False) -> Commands:
     The help lists what plugins registered, so load the plugins first.
     """
     from gelato.cli.data import data
-    from gelato.cli.figure import figure
+    from gelato.cli.figure import run_figure
     from gelato.cli.model import model
-    from gelato.cli.policy import methods, settings, train
+    from gelato.cli.policy import methods, run_training, settings
     from gelato.cli.report import report
-    from gelato.cli.results import evaluate, export, table
-    from gelato.cli.selection import select
+    from gelato.cli.results import compare, evaluate, export
+    from gelato.cli.selection import run_selection
+    from gelato.cli.sweep import sweep
     from gelato.cli.trust import trust
     from gelato.cli.uncertainty import uncertainty
 
     app = Commands()
     app.command(data, name="data", help="List, generate, summarise and import datasets.")
     app.command(model, name="model", help="Fit the latent dynamics model and measure its accuracy.")
-    policies = (train, methods, settings, select, evaluate, table, export)
-    for command in (uncertainty, trust, *policies, figure, report):
+    commands = {
+        "uncertainty": uncertainty,
+        "trust": trust,
+        "train": run_training,
+        "sweep": sweep,
+        "methods": methods,
+        "settings": settings,
+        "select": run_selection,
+        "evaluate": evaluate,
+        "table": compare,
+        "export": export,
+        "figure": run_figure,
+        "report": report,
+    }
+    for name, command in commands.items():
         summary = (command.__doc__ or "").partition("\n")[0]
-        app.command(command, name=command.__name__, help=summary if brief else None)
+        app.command(command, name=name, help=summary if brief else None)
     return app
 
 

@@ -21,7 +21,7 @@ Ref = Annotated[
 ]
 RewardFile = Annotated[
     Path | None,
-    arg(help="Python file with a function reward(states, actions, next_states)."),
+    arg(help="Python file whose function reward(states, actions, next_states) gives rewards."),
 ]
 OptionalRef = Annotated[str | None, arg(metavar="REF")]
 MovedData = Annotated[

@@ -113,8 +113,10 @@ def info(
             say(f"warning: {warning}")
 
 
-@data.command
-def check(reference: Positional[Ref], reward: RewardFile = None, json: bool = False) -> None:
+@data.command(name="check")
+def check_dataset(
+    reference: Positional[Ref], reward: RewardFile = None, json: bool = False
+) -> None:
     """Judge a dataset before training: is it enough, is it varied, what can a model learn?
 
     Every topic gets a verdict (good, thin or missing), what was measured, and what to do. The

@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
-from gelato.cli.arguments import Trainings
+from gelato.cli.arguments import MovedData, Trainings
 from gelato.cli.output import check_picture
 from gelato.errors import InputError
 from gelato.progress import note
@@ -16,12 +16,12 @@ _FEWEST_POINTS = 30
 _NAMES = "{" + ",".join(figure.name for figure in list_figures()) + "}"
 
 
-def figure(
+def run_figure(
     name: Positional[Annotated[str, tyro.conf.arg(metavar=_NAMES)]],
     runs: Positional[Trainings],
     out: Path,
     points: int | None = None,
-    fitted_to: str | None = None,
+    fitted_to: MovedData = None,
 ) -> None:
     """Draw a registered figure; `_describe` builds the help that users read."""
     if points is not None and points < _FEWEST_POINTS:
@@ -47,8 +47,7 @@ def _describe() -> str:
         out: File to write (.png, .pdf or .svg).
         points: Number of data points in the figure `embedding`. Default: 500, or all if there are
             fewer. The run time grows with the square of this number.
-        fitted_to: New location of the training data, if it moved.
     """
 
 
-figure.__doc__ = _describe()
+run_figure.__doc__ = _describe()

@@ -65,8 +65,8 @@ def fit(
     print_check(run_check(fitted))
 
 
-@model.command
-def check(
+@model.command(name="check")
+def check_fit(
     run: Positional[ModelRun],
     json: bool = False,
     plot: Path | None = None,

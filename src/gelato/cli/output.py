@@ -6,12 +6,11 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from gelato.errors import InputError
+from gelato.errors import InputError, make_printable
 from gelato.runs.records import read_records
 
 
@@ -20,7 +19,12 @@ def _console() -> Console:
     return Console(highlight=False, emoji=False, markup=False)
 
 
-def print_json(record: Mapping[str, Any]) -> None:
+def _clean(text: str) -> str:
+    """Return a text without commands for the terminal; names may come from hostile files."""
+    return make_printable(text, keep="\n")
+
+
+def print_json(record: Mapping[str, object]) -> None:
     """Print one JSON object."""
     sys.stdout.write(json.dumps(record, allow_nan=False) + "\n")
 
@@ -31,20 +35,20 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
     table.add_column(style="dim")
     table.add_column()
     for name, value in fields.items():
-        table.add_row(name, value)
+        table.add_row(_clean(name), _clean(value))
     print_title(title)
     _console().print(table)
 
 
 def print_title(title: str) -> None:
     """Print one line without wrapping it."""
-    _console().print(title, style="bold", soft_wrap=True)
+    _console().print(_clean(title), style="bold", soft_wrap=True)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Print rows under headings; names in the first column are never cut."""
-    first, *others = columns
-    cells = [[str(cell) for cell in row] for row in rows]
+    first, *others = map(_clean, columns)
+    cells = [[_clean(str(cell)) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False)
     if cells:
         width = max(20, *(len(row[0]) for row in cells))

@@ -82,8 +82,8 @@ def _defer(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
 
     signature, parameters = inspect.signature(inspect.unwrap(command)), []
     for parameter in signature.parameters.values():
-        if parameter.default in (None, ()):
-            # The help text already states the default.
+        if parameter.default in (None, ()) or isinstance(parameter.default, bool):
+            # The help text already states the default; that of a flag is to leave it out.
             kind: Any = parameter.annotation
             hidden = tyro.conf.arg(help_behavior_hint="")
             parameter = parameter.replace(annotation=Annotated[kind, hidden])

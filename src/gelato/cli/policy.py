@@ -1,6 +1,6 @@
 """`gelato train`, `methods` and `settings`: policies from logged data."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,11 +13,12 @@ from gelato.cli.settings import list_settings, set_options
 from gelato.errors import InputError
 
 if TYPE_CHECKING:
+    from gelato.data.transitions import Dataset
     from gelato.training.method import Method
     from gelato.training.presets import Parts
 
 
-def train(
+def run_training(
     reference: Positional[Ref],
     run: Path,
     method: tuple[str, ...] = ("gelato",),
@@ -43,8 +44,8 @@ def train(
 
     If the command is interrupted, repeat it to resume from the last checkpoint. All seeds train in
     one compiled program, together with methods that use the same model and agent. The real
-    environment is used only to measure returns; no training decision depends on it. The report
-    shows the last policy. The policy with the best return is saved as well. With
+    environment is used only to measure returns; no training decision depends on it. The printed
+    table shows the last policies. Those with the best measured returns are saved as well. With
     `--penalty-weight auto`, the default, a grid of policies is trained, and `gelato select` chooses
     one of them from the logged data alone.
 
@@ -80,58 +81,36 @@ def train(
             (each needs the extra of its name). A resumed run continues the same tracked run.
         json: Print one JSON object instead of a table.
     """
-    from gelato.data.reference import load
-    from gelato.data.sources import parse_reference
     from gelato.runs.loggers import make_loggers
-    from gelato.tasks.environments import check_environment
     from gelato.training.presets import choose_parts
-    from gelato.training.train import train as train_policies
+    from gelato.training.train import train
 
     loggers = make_loggers(log)
-    if transitions is not None:
-        if ":" in reference:
-            raise InputError(
-                f"--transitions sets the size of a named dataset; {reference} has a fixed size"
-            )
-        reference = f"{reference},transitions={transitions}"
-    reference = add_reward(reference, reward)
-    named = parse_reference(reference).options.get("environment")
-    if named is not None:
-        check_environment(named)
-    dataset = load(reference)
+    dataset = _load_data(reference, transitions, reward)
     parts = choose_parts(dataset, preset)
     parts = _change_parts(parts, updates, model_updates, state_noise)
-    parts = set_options(parts, set)
-    counts = {"evaluations": evaluations, "episodes": episodes}
-    given: dict[str, Any] = {name: value for name, value in counts.items() if value is not None}
-    settings = replace(parts.settings, **given)
+    parts = _change_evaluation(set_options(parts, set), evaluations, episodes)
     weights = _read_weights(penalty_weight)
     chosen = _choose_methods(method, parts, penalty, weights, real_fraction)
     idle = {"model-updates": model_updates, "model": model, "state-noise": state_noise}
     _refuse_unused(idle, chosen)
-    records = train_policies(
+    records = train(
         dataset,
         run,
         chosen,
         seeds=seeds,
         first_seed=first_seed,
-        settings=settings,
+        settings=parts.settings,
         model=model,
         log=loggers,
     )
+    output: dict[str, object] = {"run": str(run), "records": records}
     if not json:
         _print_records(records)
-    verdict = None
     if weights is None and len(chosen) > 1:
-        from gelato.cli.selection import print_verdict
-        from gelato.selection.select import select as select_policy
-
-        verdict = select_policy([run])
-        if not json:
-            print_verdict(verdict)
+        output["selection"] = _select_policy(run, show=not json)
     if json:
-        selection = {} if verdict is None else {"selection": verdict.describe()}
-        print_json({"run": str(run), "records": records, **selection})
+        print_json(output)
 
 
 def methods() -> None:
@@ -158,6 +137,36 @@ def settings(reference: Positional[Ref], preset: Literal["default", "small"] = "
     print_table(("setting", "value", "meaning"), rows)
 
 
+def _load_data(reference: str, transitions: int | None, reward: Path | None) -> "Dataset":
+    """Load the data, after a check of everything that can be checked without it."""
+    from gelato.data.reference import load
+    from gelato.data.sources import parse_reference
+    from gelato.tasks.environments import check_environment
+
+    if transitions is not None:
+        if ":" in reference:
+            raise InputError(
+                f"--transitions sets the size of a named dataset; {reference} has a fixed size"
+            )
+        reference = f"{reference},transitions={transitions}"
+    reference = add_reward(reference, reward)
+    environment = parse_reference(reference).options.get("environment")
+    if environment is not None:
+        check_environment(environment)
+    return load(reference)
+
+
+def _select_policy(run: Path, *, show: bool) -> dict[str, object]:
+    """Select a policy of the run and return the selection as plain values."""
+    from gelato.cli.selection import print_verdict
+    from gelato.selection.select import select
+
+    selection = select([run])
+    if show:
+        print_verdict(selection)
+    return selection.describe()
+
+
 def _read_weights(given: tuple[str, ...]) -> tuple[float, ...] | None:
     """Read `--penalty-weight`: numbers, or None for `auto`."""
     if given == ("auto",):
@@ -180,46 +189,12 @@ def _choose_methods(
     weights: tuple[float, ...] | None,
     fractions: tuple[float, ...],
 ) -> "list[Method]":
-    """Make the methods and their variants. An option must apply to at least one method.
+    from gelato.training.variants import choose_methods
 
-    Without `weights`, the grid of the parts is trained.
-    """
-    from gelato.training.presets import change_method, make_method, vary_method
-
-    chosen = [make_method(name, parts) for name in dict.fromkeys(names)]
-    if penalty is not None:
-        chosen = _change_all(chosen, lambda method: [change_method(method, penalty)])
-    grid = parts.penalty_weights if weights is None else weights
-    chosen = _change_all(chosen, lambda method: vary_method(method, grid), optional=weights is None)
-    shares = fractions
-    if weights is None and not fractions:
-        shares = parts.real_fractions
-    if shares:
-        chosen = _change_all(
-            chosen,
-            lambda method: vary_method(method, (), tuple(dict.fromkeys(shares))),
-            optional=not fractions,
-        )
-    return chosen
+    return choose_methods(names, parts, penalty, weights, fractions)
 
 
-def _change_all(
-    methods: "list[Method]", change: "Callable[[Method], list[Method]]", optional: bool = False
-) -> "list[Method]":
-    """Change every method that accepts the change; unless it is optional, one must accept it."""
-    found, refusals = [], []
-    for method in methods:
-        try:
-            found += change(method)
-        except InputError as error:
-            refusals.append(error)
-            found.append(method)
-    if len(refusals) == len(methods) and not optional:
-        raise refusals[0]
-    return found
-
-
-def _refuse_unused(options: dict[str, Any], methods: "list[Method]") -> None:
+def _refuse_unused(options: Mapping[str, object], methods: "list[Method]") -> None:
     """Raise an error if an option has no effect on any of the methods."""
     from gelato.dynamics.latent import LatentFit
 
@@ -252,6 +227,15 @@ def _change_parts(
     if state_noise is not None:
         parts = replace(parts, latent=replace(parts.latent, state_noise=state_noise))
     return parts
+
+
+def _change_evaluation(parts: "Parts", evaluations: int | None, episodes: int | None) -> "Parts":
+    settings = parts.settings
+    if evaluations is not None:
+        settings = replace(settings, evaluations=evaluations)
+    if episodes is not None:
+        settings = replace(settings, episodes=episodes)
+    return replace(parts, settings=settings)
 
 
 def _print_records(records: list[dict[str, Any]]) -> None:

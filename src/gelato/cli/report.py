@@ -13,6 +13,7 @@ def report(
     runs: Positional[Trainings],
     data: OptionalRef = None,
     out: Path | None = None,
+    log: tuple[str, ...] = (),
     json: bool = False,
     fitted_to: MovedData = None,
 ) -> None:
@@ -26,13 +27,15 @@ def report(
         runs: Folders of `gelato train` or `gelato model fit`.
         data: A new log: the page judges it and draws it on the map.
         out: File to write. Default: report.html in the folder of the first run.
+        log: Experiment trackers that also receive the page: wandb, mlflow. It joins the tracked run
+            of the training. TensorBoard stores no files.
         json: Also print the content as one JSON object.
     """
     from gelato.data.reference import load
     from gelato.report.page.write import make_report
 
     new_log = None if data is None else load(data)
-    path, records = make_report(runs, out, data=new_log, fitted_to=fitted_to)
+    path, records = make_report(runs, out, data=new_log, fitted_to=fitted_to, log=log)
     if json:
         print_json(records)
     note(f"{path} written; open it in a browser")

@@ -86,7 +86,7 @@ def _use_selected(run: Path, method: str | None, seed: int | None) -> tuple[str 
     return str(chosen["method"]), int(chosen["seed"])
 
 
-def table(
+def compare(
     runs: Positional[Trainings],
     format: Literal["md", "latex", "json"] = "md",
     out: Path | None = None,
@@ -114,7 +114,7 @@ def table(
         sys.stdout.write(text)
     else:
         with write_atomically(out) as partial:
-            partial.write_text(text)
+            partial.write_text(text, "utf-8")
 
 
 def export(
@@ -140,8 +140,9 @@ def export(
             method.
         seed: Seed to export. Default: the policy that `gelato select` chose, else the first seed.
         which: The last policy of training, or the one with the best return during training.
-        guard: Include the guard. A run without a latent model exports the policy alone.
-        prototypes: Data points that the guard searches neighbours among.
+        guard: Export the policy without its guard, as for a run without a latent model.
+        prototypes: Number of training rows that the exported guard contains. It measures distances
+            to them.
         false_alarm_rate: Share of a new episode's steps that the guard may call not trusted.
         coverage: Share of a new episode's steps for which the error bound is to hold.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-def select(
+def run_selection(
     runs: Positional[Trainings],
     budget: int = 0,
     environment: str | None = None,
@@ -37,7 +37,7 @@ def select(
         json: Print one JSON object instead of a report.
     """
     from gelato.data.reference import load
-    from gelato.selection.select import select as select_policy
+    from gelato.selection.select import select
     from gelato.tasks.environments import check_environment
 
     if not runs:
@@ -45,7 +45,7 @@ def select(
     if environment is not None:
         check_environment(environment)
     data = None if fitted_to is None else load(fitted_to)
-    found = select_policy(runs, budget=budget, environment=environment, data=data)
+    found = select(runs, budget=budget, environment=environment, data=data)
     if json:
         print_json(found.describe())
     else:

@@ -230,16 +230,14 @@ def _print_least_known(judged: list[dict[str, Any]]) -> None:
     by_episode: dict[int, list[dict[str, Any]]] = {}
     for row in judged:
         by_episode.setdefault(row["episode"], []).append(row)
-    mean = {
-        episode: float(np.mean([row["penalty"] for row in own]))
-        for episode, own in by_episode.items()
-    }
-    rows = []
-    for episode in sorted(mean, key=lambda episode: -mean[episode])[:_LEAST_KNOWN]:
-        own = by_episode[episode]
-        trusted = f"{np.mean([row['trusted'] for row in own]):.0%}"
+    judged_episodes = []
+    for episode, own in by_episode.items():
+        mean, trusted = (np.mean([row[name] for row in own]) for name in ("penalty", "trusted"))
         worst = max(own, key=lambda row: row["penalty"])
         at = f"{worst['penalty']:.2f} at step {worst['step']}"
-        rows.append((episode, f"{len(own):,}", trusted, f"{mean[episode]:.2f}", at))
+        cells = (episode, f"{len(own):,}", f"{trusted:.0%}", f"{mean:.2f}", at)
+        judged_episodes.append((mean, cells))
+    judged_episodes.sort(key=lambda judged: -judged[0])
+    rows = [cells for _, cells in judged_episodes[:_LEAST_KNOWN]]
     print_title("episodes with the largest penalty")
     print_table(("episode", "rows", "trusted", "mean penalty", "maximum"), rows)

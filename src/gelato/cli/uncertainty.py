@@ -45,10 +45,11 @@ def uncertainty(
 
     Args:
         rows: Number of state-actions per shift (a set of state-actions away from the data).
-        points: Maximum number of transitions to search for neighbours, spread evenly. Default: all.
+        points: Number of transitions that are searched for neighbours, spread evenly over the data.
+            Default: all.
         calibration: `default` subtracts the median penalty on the data and divides by how far the
             median on out-of-distribution pairs lies above it; `paper` divides by the maximum.
-        simulator: Use the simulator, if there is one.
+        simulator: Measure the error on held-out transitions only, without a simulator.
         json: Print one JSON object and nothing else.
         plot: Also plot risk–coverage curves, and the error for each penalty value (.png, .pdf or
             .svg).
@@ -119,22 +120,18 @@ def print_records(records: list[dict[str, Any]]) -> None:
     shifts = list(dict.fromkeys(record["shift"] for record in records))
     seeds = len({record["model_seed"] for record in records})
 
-    def cell(penalty: str, shift: str) -> str:
-        chosen = [
-            record for record in records if (record["penalty"], record["shift"]) == (penalty, shift)
-        ]
-        parts = []
-        for score in ("spearman", "auroc"):
-            values = [record[score] for record in chosen if record[score] is not None]
-            parts.append(f"{np.mean(values):.2f}" if values else "-")
-        return " / ".join(parts)
-
-    def cost(penalty: str) -> str:
-        return f"{np.mean([r['microseconds'] for r in records if r['penalty'] == penalty]):,.0f}"
+    def average(chosen: list[dict[str, Any]], field: str, form: str) -> str:
+        values = [record[field] for record in chosen if record[field] is not None]
+        return f"{np.mean(values):{form}}" if values else "-"
 
     rows = []
     for penalty in dict.fromkeys(record["penalty"] for record in records):
-        rows.append((penalty, *(cell(penalty, shift) for shift in shifts), cost(penalty)))
+        of_penalty = [record for record in records if record["penalty"] == penalty]
+        row = [penalty]
+        for shift in shifts:
+            chosen = [record for record in of_penalty if record["shift"] == shift]
+            row.append(f"{average(chosen, 'spearman', '.2f')} / {average(chosen, 'auroc', '.2f')}")
+        rows.append((*row, average(of_penalty, "microseconds", ",.0f")))
     first = records[0]
     title = (
         f"{shorten_reference(first['dataset'])}, true error from: {first['truth']}, {seeds} model "

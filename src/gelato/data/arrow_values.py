@@ -89,12 +89,12 @@ def read_rows(
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
             continue
-        _refuse_nulls(array, name, path, first, len(array) // max(rows, 1))
+        refuse_nulls(array, name, path, first, len(array) // max(rows, 1))
         if not isinstance(array.type, pa.FixedSizeListType):
             _check_lengths(array, name, path, first, len(array) // max(rows, 1))
         array = array.flatten()
     width = len(array) // max(rows, 1)
-    _refuse_nulls(array, name, path, first, width)
+    refuse_nulls(array, name, path, first, width)
     values = _read_numbers(array, name, path, first, width, time=time)
     refuse_image(values.dtype, shape, f"{path}: {name}")
     return values.reshape(rows, width)
@@ -155,7 +155,8 @@ def find_text(array: pa.Array) -> tuple[int, str]:
     return 0, str(texts[0]) if texts else ""
 
 
-def _refuse_nulls(array: pa.Array, name: str, path: Path, first: int, width: int) -> None:
+def refuse_nulls(array: pa.Array, name: str, path: Path, first: int, width: int) -> None:
+    """Raise an error that names the first row without a value."""
     if array.null_count:
         row = int(np.argmax(to_numpy(array.is_null()))) // max(width, 1)
         raise InputError(

@@ -42,9 +42,9 @@ class CsvTables(AbstractTables):
         header = _read_header(self.files[0])
         self._separator = _SEPARATORS.get(separator or "", separator) or _guess_separator(header)
         self._decimal = decimal
-        if len(self._separator) != 1:
+        if len(self._separator) != 1 or not self._separator.isascii():
             raise InputError(
-                f"separator={separator} must be one character, or {', '.join(_SEPARATORS)}"
+                f"separator={separator} must be one ASCII character, or {', '.join(_SEPARATORS)}"
             )
         if _looks_like_values(self._list_names(self.files[0])):
             raise InputError(
@@ -72,12 +72,9 @@ class CsvTables(AbstractTables):
         for name, field in fields.items():
             types[name] = self._choose_type(name, field)
         for path in self.files:
-            first = 0
             try:
-                with self._open(path, types, list(types)) as reader:
-                    for batch in reader:
-                        yield path, first, batch
-                        first += batch.num_rows
+                for first, batch in self._read(path, types):
+                    yield path, first, batch
             except (pa.ArrowException, OSError) as error:
                 numbers = [name for name, kind in types.items() if kind == pa.float64()]
                 raise self._find_text(path, numbers) or _describe(path, error) from error
@@ -95,18 +92,19 @@ class CsvTables(AbstractTables):
         """Return whether a column holds whole numbers in every row of every file."""
         try:
             for path in self.files:
-                with self._open(path, {name: pa.int64()}, [name]) as reader:
-                    for _ in reader:
-                        pass
+                for _ in self._read(path, {name: pa.int64()}):
+                    pass
         except pa.ArrowException:
             return False
         return True
 
     def _list_names(self, path: Path) -> list[str]:
         header = _read_header(path)
-        return [
-            name.strip() for name in next(csv_module.reader([header], delimiter=self._separator))
-        ]
+        try:
+            names = next(csv_module.reader([header], delimiter=self._separator))
+        except csv_module.Error as error:
+            raise _describe(path, error) from error
+        return [name.strip() for name in names]
 
     def _open(
         self, path: Path, types: Mapping[str, pa.DataType], columns: Sequence[str] = ()
@@ -124,20 +122,27 @@ class CsvTables(AbstractTables):
             ),
         )
 
+    def _read(
+        self, path: Path, types: Mapping[str, pa.DataType]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the columns of these types in pieces, each with the number of its first row."""
+        first = 0
+        with self._open(path, types, list(types)) as reader:
+            for batch in reader:
+                yield first, batch
+                first += batch.num_rows
+
     def _find_text(self, path: Path, columns: Sequence[str]) -> InputError | None:
         """Find the first text in columns of numbers."""
         try:
             for name in columns:
-                first = 0
-                with self._open(path, {name: pa.string()}, [name]) as reader:
-                    for batch in reader:
-                        row, text = find_text(batch.column(0))
-                        if text and not _is_number(text):
-                            return InputError(
-                                f"{path}: {name} holds text, {text[:40]!r} in row {first + row} "
-                                f"(line {first + row + 2}); it must hold numbers{_hint(text)}"
-                            )
-                        first += batch.num_rows
+                for first, batch in self._read(path, {name: pa.string()}):
+                    row, text = find_text(batch.column(0))
+                    if text and not _is_number(text):
+                        return InputError(
+                            f"{path}: {name} holds text, {text[:40]!r} in row {first + row} "
+                            f"(line {first + row + 2}); it must hold numbers{_hint(text)}"
+                        )
         except pa.ArrowException:
             return None
         return None
@@ -147,7 +152,9 @@ def _read_header(path: Path) -> str:
     """Return the first line, which holds the names of the columns."""
     try:
         with pa.input_stream(path, compression="detect") as file:
-            line = file.read(_LONGEST_HEADER).partition(b"\n")[0]
+            line, newline, _ = file.read(_LONGEST_HEADER).partition(b"\n")
+        if not newline and len(line) == _LONGEST_HEADER:
+            raise InputError(f"{path}: the first line, with the column names, is longer than 1 MiB")
         header = line.decode("utf-8-sig").rstrip("\r")
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read it") from error

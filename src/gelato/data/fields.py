@@ -137,7 +137,7 @@ def _find_usual(usual: Sequence[str], available: Sequence[str]) -> list[str]:
             return inside
         numbered = []
         for each in available:
-            found = re.fullmatch(re.escape(name) + r"[_.\[]?(\d+)\]?", each)
+            found = re.fullmatch(re.escape(name) + r"[_.\[]?(\d{1,18})\]?", each)
             if found:
                 numbered.append((int(found[1]), each))
         if numbered:

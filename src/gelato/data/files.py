@@ -48,14 +48,16 @@ def open_file(path: Path) -> Iterator[AbstractRecording]:
         raise InputError(f"{path}: is a folder; name the file inside it")
     if not path.is_file():
         raise InputError(f"{path}: is not a plain file; copy its content into one")
-    kind = path.suffix.lower()
+    kind, stored = path.suffix.lower(), path.stat().st_size
     if kind == ".npz":
         with open_arrays(path) as arrays:
-            yield ArrayRecording(str(path), sorted(arrays.members), arrays.read)
+            yield ArrayRecording(str(path), sorted(arrays.members), arrays.read, stored)
     elif kind in (".hdf5", ".h5"):
         with open_hdf5(path) as file:
             names = sorted(list_datasets(file, path))
-            yield ArrayRecording(str(path), names, lambda name: read_dataset(file, name, path))
+            yield ArrayRecording(
+                str(path), names, lambda name: read_dataset(file, name, path), stored
+            )
     else:
         raise InputError(f"{path}: {_explain_type(path, kind)}")
 

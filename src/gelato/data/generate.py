@@ -5,7 +5,6 @@ depend on the number of workers. Episodes are yielded in order. If the recipe co
 the last episode of each policy is cut to reach the requested number exactly.
 """
 
-import os
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from gelato.data.recipes import Recipe
 from gelato.errors import InputError
 from gelato.tasks.environments import make_environment
 from gelato.tasks.four_rooms import find_cell, in_region
-from gelato.tasks.workers import worker_pool
+from gelato.tasks.workers import count_workers, worker_pool
 
 # Steps per task of a worker: large enough that the cost of submitting a task is small, and small
 # enough to balance the workers.
@@ -64,7 +63,7 @@ def generate(
     recipe: Recipe, size: int, *, seed: int, workers: int | None = None
 ) -> Iterator[Episode]:
     """Yield `size` transitions or episodes, the same number from each policy."""
-    workers = workers or os.cpu_count() or 1
+    workers = workers or count_workers()
     parts = len(recipe.policies)
     try:
         with worker_pool(workers) as executor:
@@ -90,9 +89,8 @@ def run_episodes(recipe: Recipe, policy_index: int, seed: int, numbers: range) -
         reset_seed = int(sequence.generate_state(1)[0] >> 1)
         rng = np.random.default_rng(sequence)
         episode = _run_episode(environment, policy, steps, reset_seed, rng)
-        if recipe.hole is None or not any(
-            in_region(find_cell(seen), recipe.hole) for seen in episode.observations
-        ):
+        cells = map(find_cell, episode.observations)
+        if recipe.hole is None or not any(in_region(cell, recipe.hole) for cell in cells):
             episodes.append(episode)
     return episodes
 

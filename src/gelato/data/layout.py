@@ -26,6 +26,7 @@ LAYOUT_OPTIONS = (
     "mapping",
 )
 _LARGEST_MAPPING = 2**20
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,10 @@ def read_layout(options: Mapping[str, str]) -> Layout:
 
 def _read_action_space(options: Mapping[str, str]) -> ActionSpace | None:
     if "discrete" in options:
-        if not options["discrete"].isdecimal() or int(options["discrete"]) < 2:
-            raise InputError(
-                f"discrete={options['discrete']} must be the number of actions, at least 2"
-            )
-        return Discrete(int(options["discrete"]))
+        text = options["discrete"]
+        if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < 2:
+            raise InputError(f"discrete={text[:20]} must be the number of actions, at least 2")
+        return Discrete(int(text))
     if ("low" in options) != ("high" in options):
         raise InputError("the action range needs both low= and high=")
     low, high = _read_numbers(options, "low"), _read_numbers(options, "high")
@@ -98,13 +98,14 @@ def _read_numbers(options: Mapping[str, str], name: str) -> tuple[float, ...] | 
         return None
     try:
         # Round like actions and Gymnasium's spaces, so that equal bounds compare as equal.
-        numbers = tuple(float(np.float32(part)) for part in options[name].split("/"))
+        with np.errstate(over="ignore"):
+            numbers = tuple(float(np.float32(part)) for part in options[name].split("/"))
     except ValueError as error:
         raise InputError(
             f"{name}={options[name]}: low=, high= and scale= take numbers, one for each action "
             "dimension, separated by /; gap= takes one number"
         ) from error
-    if not np.isfinite(numbers).all() and name in ("scale", "gap"):
+    if not np.isfinite(numbers).all():
         raise InputError(f"{name}={options[name]} must be finite")
     return numbers
 
@@ -112,6 +113,8 @@ def _read_numbers(options: Mapping[str, str], name: str) -> tuple[float, ...] | 
 def _read_mapping(path: Path) -> dict[str, str]:
     """Read the options in a TOML file; lists become `a|b`, or `1/2` for numbers."""
     try:
+        if path.exists() and not path.is_file():  # Reading a pipe or a device may never end.
+            raise InputError(f"mapping={path} is not a plain file")
         if path.stat().st_size > _LARGEST_MAPPING:
             raise InputError(f"mapping={path} is too large for a mapping")
         values = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -12,6 +12,8 @@ from gelato.data.sources import Reference, describe_sources
 from gelato.errors import InputError
 from gelato.progress import note, progress
 
+_MOST_DIGITS = 18
+
 
 @dataclass(frozen=True)
 class Named:
@@ -120,8 +122,9 @@ def make_named(named: Named, *, workers: int | None = None) -> bool:
 
 def _read_whole_number(parsed: Reference, option: str, default: int, *, least: int) -> int:
     text = parsed.options.get(option, str(default)).replace("_", "")
-    if not text.isdecimal() or int(text) < least:
+    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < least:
         raise InputError(
-            f"{parsed.target}: {option}={text} must be a whole number of at least {least}"
+            f"{parsed.target}: {option}={text[:40]} must be a whole number of at least {least}, "
+            f"with at most {_MOST_DIGITS} digits"
         )
     return int(text)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gelato.data.arrow_values import is_text
 from gelato.data.build import build_dataset
 from gelato.data.layout import read_layout
 from gelato.data.sources import Reference
@@ -35,7 +36,7 @@ class ParquetTables(AbstractTables):
         self._rows = 0
         for number, path in enumerate(self.files):
             with _open(path) as file:
-                schema = file.schema_arrow
+                schema = _read_schema(file, path)
                 self._rows += file.metadata.num_rows
             if number == 0:
                 self.schema = schema
@@ -47,27 +48,43 @@ class ParquetTables(AbstractTables):
     def iterate(self, fields: Mapping[str, str]) -> Iterator[Batch]:
         for path in self.files:
             first = 0
-            with _open(path) as file:
-                _check_claims(file.metadata, set(fields), path)
+            with _open(path, self._list_texts(fields)) as file:
+                try:
+                    _check_claims(file, set(fields), path)
+                except UnicodeDecodeError as error:
+                    raise _describe(path, error) from error
                 batches = file.iter_batches(_ROWS, columns=list(fields))
                 while True:
                     try:
                         batch = next(batches, None)
-                    except (pa.ArrowException, OSError) as error:
+                    except (pa.ArrowException, OSError, ValueError) as error:
                         raise _describe(path, error) from error
                     if batch is None:
                         break
                     yield path, first, batch
                     first += batch.num_rows
 
+    def _list_texts(self, fields: Mapping[str, str]) -> list[str]:
+        return [name for name in fields if is_text(self.schema.field(name).type)]
 
-def _open(path: Path) -> pq.ParquetFile:
+
+def _open(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
     try:
-        # Without `pre_buffer=False`, pyarrow keeps all row groups in memory.
-        return pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        # Without `pre_buffer=False`, pyarrow keeps all row groups in memory. A text that is stored
+        # once and repeated in a million rows stays small as a dictionary.
+        return pq.ParquetFile(
+            path, buffer_size=_BUFFER, pre_buffer=False, read_dictionary=list(texts)
+        )
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read it") from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # Also text that is not UTF-8.
+        raise _describe(path, error) from error
+
+
+def _read_schema(file: pq.ParquetFile, path: Path) -> pa.Schema:
+    try:
+        return file.schema_arrow
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise _describe(path, error) from error
 
 
@@ -90,15 +107,18 @@ def _check_columns(expected: pa.Schema, schema: pa.Schema, path: Path) -> None:
             )
 
 
-def _check_claims(metadata: pq.FileMetaData, tops: set[str], path: Path) -> None:
+def _check_claims(file: pq.ParquetFile, tops: set[str], path: Path) -> None:
     """Compare the number of values that the file claims with its size and with free memory."""
-    largest = 0
+    metadata, largest = file.metadata, 0
     for group in range(metadata.num_row_groups):
         described = metadata.row_group(group)
         values = 0
         for place in range(described.num_columns):
-            column = described.column(place)
-            if column.path_in_schema.split(".")[0] in tops:
-                values += column.num_values
+            column = file.schema.column(place)
+            if column.path.split(".")[0] not in tops:
+                continue
+            # pyarrow ends the process if it opens a damaged column here, so only lists need it.
+            flat = column.max_repetition_level == 0
+            values += described.num_rows if flat else described.column(place).num_values
         largest = max(largest, values)
     check_memory(str(path), largest * _BYTES_PER_VALUE, path.stat().st_size)

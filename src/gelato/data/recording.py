@@ -7,6 +7,7 @@ import numpy as np
 
 from gelato.errors import InputError
 from gelato.progress import note
+from gelato.runs.memory import check_ratio
 
 # Warn if single precision divides the range of a column into fewer steps than this.
 _FEWEST_STEPS = 1_000
@@ -55,8 +56,10 @@ class AbstractRecording(abc.ABC):
 class ArrayRecording(AbstractRecording):
     """A file that holds one array for each column, such as .npz and HDF5."""
 
-    def __init__(self, source: str, names: Sequence[str], read: Callable[[str], np.ndarray]):
-        self.source = source
+    def __init__(
+        self, source: str, names: Sequence[str], read: Callable[[str], np.ndarray], stored: int
+    ):
+        self.source, self._stored, self._claimed = source, stored, 0
         self.names = list(names)
         self.labels: dict[str, Sequence[str]] = {}
         self.widths: dict[str, int] = {}
@@ -70,6 +73,9 @@ class ArrayRecording(AbstractRecording):
         for name in names:
             what = f"{self.source}: {name}"
             array = self._read_one(name)
+            # Small columns are always read, but thousands of them are not small.
+            self._claimed += array.nbytes
+            check_ratio(self.source, self._claimed, self._stored)
             refuse_image(array.dtype, array.shape[1:], what)
             if field not in EXACT_FIELDS:
                 array = compact(array, what)

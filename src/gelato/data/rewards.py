@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ def replace_rewards(dataset: Dataset, path: Path, *, trusted: bool = True) -> Da
     the name comes from a file, such as that of a run, which somebody else may have written.
     """
     try:
+        if path.exists() and not path.is_file():  # Reading a pipe or a device may never end.
+            raise InputError(f"reward={path} is not a plain file")
         if path.stat().st_size > _LARGEST:
             raise InputError(f"reward={path} is too large for a Python file")
         text = path.read_text(encoding="utf-8")
@@ -34,9 +37,10 @@ def replace_rewards(dataset: Dataset, path: Path, *, trusted: bool = True) -> Da
     if trusted:
         _remember(text)
     elif not _is_remembered(text):
+        reference = shlex.quote(f"{dataset.reference},reward={path}")
         raise InputError(
             f"reward={path} would be run, but you have not used this code before. If you trust "
-            f"it, run once: gelato data info '{dataset.reference},reward={path}'"
+            f"it, run once: gelato data info {reference}"
         )
     rewards = _compute(dataset.transitions, text, path)
     transitions = replace(dataset.transitions, rewards=rewards, reward_code=text)
@@ -57,9 +61,7 @@ def _compute(transitions: Transitions, text: str, path: Path) -> Float[np.ndarra
             f"reward={path} has no function reward(states, actions, next_states); define it"
         )
     # Copies: the function may write into its arguments.
-    arguments = [
-        np.array(getattr(transitions, name)) for name in ("states", "actions", "next_states")
-    ]
+    arguments = map(np.array, (transitions.states, transitions.actions, transitions.next_states))
     try:
         returned = function(*arguments)
         rewards = np.asarray(returned, np.float64)
@@ -80,7 +82,7 @@ def _compute(transitions: Transitions, text: str, path: Path) -> Float[np.ndarra
     return rewards
 
 
-def _remembered_codes() -> Path:
+def _locate_remembered_codes() -> Path:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "gelato" / "reward_functions"
 
@@ -91,7 +93,7 @@ def _digest(text: str) -> str:
 
 def _is_remembered(text: str) -> bool:
     try:
-        return _digest(text) in _remembered_codes().read_text().split()
+        return _digest(text) in _locate_remembered_codes().read_text().split()
     except OSError:
         return False
 
@@ -101,7 +103,7 @@ def _remember(text: str) -> None:
     if _is_remembered(text):
         return
     with suppress(OSError):
-        path = _remembered_codes()
+        path = _locate_remembered_codes()
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(_digest(text) + "\n")

@@ -51,7 +51,7 @@ LoadData = Callable[[Reference], Dataset]
 
 
 @dataclass(frozen=True)
-class Source:
+class NamedSource:
     """A source of data, such as files or Minari."""
 
     name: str
@@ -66,7 +66,7 @@ class Source:
         return (*self.options, *_COMMON_OPTIONS)
 
 
-_SOURCES: dict[str, Source] = {}
+_SOURCES: dict[str, NamedSource] = {}
 
 
 def register_source(
@@ -95,10 +95,10 @@ def register_source(
     wrong = [option for option in options if not re.fullmatch(r"\w+", str(option))]
     if isinstance(options, str) or wrong:
         raise InputError(f"source {name!r}: options must be a tuple of words, not {options!r}")
-    _SOURCES[name] = Source(name, load, tuple(options), is_path, help)
+    _SOURCES[name] = NamedSource(name, load, tuple(options), is_path, help)
 
 
-def list_sources() -> dict[str, Source]:
+def list_sources() -> dict[str, NamedSource]:
     """Return every registered source by name."""
     return dict(_SOURCES)
 
@@ -124,6 +124,17 @@ def parse_reference(reference: str) -> Reference:
     return Reference(source.name, target, dict(reversed(found)))
 
 
+def make_absolute(reference: Reference) -> Reference:
+    """Make the paths of a reference absolute, so that it works in every working directory."""
+    options, target = dict(reference.options), reference.target
+    for name in _PATHS:
+        if name in options:
+            options[name] = str(Path(options[name]).expanduser().absolute())
+    if _SOURCES[reference.source].is_path:
+        target = str(Path(target).expanduser().absolute())
+    return replace(reference, target=target, options=options)
+
+
 def load_reference(reference: Reference, *, trusted: bool = True) -> Dataset:
     """Load the data with its source, and compute its rewards if the reference says how.
 
@@ -131,10 +142,8 @@ def load_reference(reference: Reference, *, trusted: bool = True) -> Dataset:
     that the user has not named before is not run.
     """
     source = _SOURCES[reference.source]
+    reference = make_absolute(reference)
     options = dict(reference.options)
-    for name in _PATHS:
-        if name in options:
-            options[name] = str(Path(options[name]).expanduser().absolute())
     history = options.pop("history", None)
     length = None if history is None else read_history(history, str(reference))
     reward = options.pop("reward", None)
@@ -142,10 +151,7 @@ def load_reference(reference: Reference, *, trusted: bool = True) -> Dataset:
         raise InputError(f"{reference}: rewards= and reward= exclude each other; choose one")
     if reward is not None and "rewards" in source.options:
         options["rewards"] = NONE
-    target = reference.target
-    if source.is_path:
-        target = str(Path(target).expanduser().absolute())
-    dataset = _call_source(source, replace(reference, target=target, options=options))
+    dataset = _call_source(source, replace(reference, options=options))
     if reward is not None:
         dataset = replace_rewards(dataset, Path(reward), trusted=trusted)
     return dataset if length is None else add_history(dataset, length)
@@ -164,7 +170,7 @@ def add_history(dataset: Dataset, length: int) -> Dataset:
     return replace(dataset, reference=reference, transitions=transitions.with_history(length))
 
 
-def _call_source(source: Source, reference: Reference) -> Dataset:
+def _call_source(source: NamedSource, reference: Reference) -> Dataset:
     dataset = source.load(reference)
     if not isinstance(dataset, Dataset):
         raise InputError(
@@ -182,7 +188,7 @@ def describe_sources() -> str:
     return f"a dataset's name, {', '.join(others[:-1])} or {others[-1]}"
 
 
-def _refuse_option(reference: str, source: Source, target: str, option: str) -> NoReturn:
+def _refuse_option(reference: str, source: NamedSource, target: str, option: str) -> NoReturn:
     """Raise an error about an unknown option, and suggest a known one."""
     if source.name == NAMED and Path(target).suffix:
         raise InputError(

@@ -206,43 +206,13 @@ def write_transitions(dataset_id: str, dataset: Dataset, description: str) -> Tr
         "action_space": to_gymnasium(transitions.action_space),
     }
     stored = _as_stored(transitions)
-    slices = transitions.episode_slices
     with progress("importing", len(transitions)) as advance:
-
-        def episodes() -> Iterator[Episode]:
-            last_states = np.asarray(transitions.next_states)
-            states, actions, rewards, terminated = (
-                np.asarray(column)
-                for column in (
-                    transitions.states,
-                    transitions.actions,
-                    transitions.rewards,
-                    transitions.terminated,
-                )
-            )
-            waiting = 0
-            for rows in slices:
-                last = rows.stop - 1
-                observations = np.concatenate([states[rows], last_states[last : rows.stop]])
-                waiting += rows.stop - rows.start
-                if waiting >= _STEPS_PER_UPDATE:
-                    advance(waiting)
-                    waiting = 0
-                yield Episode(
-                    observations.reshape(-1, *shape),
-                    actions[rows],
-                    rewards[rows],
-                    bool(terminated[last]),
-                    seed=None,
-                )
-            advance(waiting)
-
         # Minari stores the environment as text, so its entry point must be a string.
         spec = gymnasium.registry.get(dataset.environment or "")
         named = spec is not None and isinstance(spec.entry_point, str)
         if not write(
             dataset_id,
-            episodes(),
+            _cut_episodes(transitions, advance),
             len(transitions),
             stored,
             env=dataset.environment if named else None,
@@ -253,6 +223,29 @@ def write_transitions(dataset_id: str, dataset: Dataset, description: str) -> Tr
                 f"minari:{dataset_id} was just made by another process; choose another name"
             )
     return transitions
+
+
+def _cut_episodes(transitions: Transitions, advance: Advance) -> Iterator[Episode]:
+    """Yield the episodes of transitions whose successors are known."""
+    states, next_states = np.asarray(transitions.states), np.asarray(transitions.next_states)
+    actions, rewards = np.asarray(transitions.actions), np.asarray(transitions.rewards)
+    terminated = np.asarray(transitions.terminated)
+    waiting = 0
+    for rows in transitions.episode_slices:
+        last = rows.stop - 1
+        observations = np.concatenate([states[rows], next_states[last : rows.stop]])
+        waiting += rows.stop - rows.start
+        if waiting >= _STEPS_PER_UPDATE:
+            advance(waiting)
+            waiting = 0
+        yield Episode(
+            observations.reshape(-1, *transitions.observation_shape),
+            actions[rows],
+            rewards[rows],
+            bool(terminated[last]),
+            seed=None,
+        )
+    advance(waiting)
 
 
 def _as_stored(transitions: Transitions) -> Transitions:

@@ -10,7 +10,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from gelato.data.arrow_values import flatten_schema, is_text, read_rows, select_leaf, to_numpy
+from gelato.data.arrow_values import (
+    flatten_schema,
+    is_text,
+    read_rows,
+    refuse_nulls,
+    select_leaf,
+    to_numpy,
+)
 from gelato.data.recording import EXACT_FIELDS, AbstractRecording, warn_if_coarse
 from gelato.errors import InputError
 from gelato.progress import progress
@@ -161,6 +168,7 @@ class _Target:
     def _read(self, name: str, path: Path, first: int, batch: pa.RecordBatch) -> np.ndarray:
         array = self._recording.leaf(name, batch)
         if self._field == "episode" and is_text(array.type):
+            refuse_nulls(array, name, path, first, 1)
             return self._number_texts(array)
         return read_rows(
             array, name, path, first, self._recording.shape(name), time=self._field == "time"
@@ -171,7 +179,7 @@ class _Target:
         encoded = array.dictionary_encode()
         values = encoded.dictionary.to_pylist()
         codes = np.array([self._codes.setdefault(value, len(self._codes)) for value in values])
-        return codes[to_numpy(encoded.indices.fill_null(0))][:, None]
+        return codes[to_numpy(encoded.indices)][:, None]
 
     def _widen_range(self, name: str, part: np.ndarray) -> None:
         low, high = part.min(axis=0), part.max(axis=0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import equinox as eqx
@@ -9,12 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training, fuse_small_arrays
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
+from gelato.devices import BY_SEED, EVERYWHERE, gather, make_mesh, place, run_in_parts
 from gelato.dynamics.state import EnsembleConfig, Member, StateDynamics
 from gelato.model.fit import normalise_batch
 from gelato.model.latent import Scaling
@@ -128,10 +131,14 @@ def _fit(
     seeds: tuple[int, ...],
     config: EnsembleConfig,
 ) -> EnsembleState:
-    constants = (data, jnp.array(seeds))
+    mesh = make_mesh(len(seeds))
+    constants = (place(data, mesh, EVERYWHERE), jnp.array(seeds))
 
     def block(state: EnsembleState, updates: int) -> tuple[EnsembleState, dict[str, np.ndarray]]:
-        state, *measured = _block(constants, state, config=config, updates=updates)
+        run = _block if mesh is None else partial(_run_parts, mesh=mesh)
+        state, *measured = run(
+            constants, place(state, mesh, BY_SEED), config=config, updates=updates
+        )
         names = ("loss", "held_out", "stale")
         return state, {
             name: np.asarray(x) for name, x in zip(names, (*measured, state.stale), strict=True)
@@ -140,7 +147,7 @@ def _fit(
     def is_done(metrics: Metrics) -> bool:
         return bool(config.patience) and bool((metrics["stale"] >= config.patience).all())
 
-    return run_blocks(
+    fitted = run_blocks(
         folder,
         state,
         block,
@@ -151,6 +158,7 @@ def _fit(
         shown=["held_out"],
         is_done=is_done,
     )
+    return gather(fitted, mesh)
 
 
 @compile_training
@@ -162,6 +170,34 @@ def _block(
     updates: int,
 ) -> tuple[EnsembleState, Float[Array, " seeds"], Float[Array, " seeds"]]:
     """A block of updates for every seed; every member draws separate batches."""
+    return _update_ensembles(constants, state, config, updates)
+
+
+@compile_training
+def _run_parts(
+    constants: tuple[EnsembleData, Int[Array, " seeds"]],
+    state: EnsembleState,
+    *,
+    config: EnsembleConfig,
+    updates: int,
+    mesh: Mesh,
+) -> tuple[EnsembleState, Float[Array, " seeds"], Float[Array, " seeds"]]:
+    """Do what `_block` does, on several devices; each has some of the seeds and all rows."""
+
+    def call(
+        data: EnsembleData, seeds: Int[Array, " seeds"], state: EnsembleState
+    ) -> tuple[EnsembleState, Float[Array, " seeds"], Float[Array, " seeds"]]:
+        return _update_ensembles((data, seeds), state, config, updates)
+
+    return run_in_parts(call, mesh, (*constants, state), (EVERYWHERE, BY_SEED, BY_SEED), BY_SEED)
+
+
+def _update_ensembles(
+    constants: tuple[EnsembleData, Int[Array, " seeds"]],
+    state: EnsembleState,
+    config: EnsembleConfig,
+    updates: int,
+) -> tuple[EnsembleState, Float[Array, " seeds"], Float[Array, " seeds"]]:
     data, seeds = constants
 
     def one(state: EnsembleState, seed: Int[Array, ""]) -> tuple[EnsembleState, Array, Array]:

@@ -78,10 +78,10 @@ class LatentDynamics(AbstractDynamics):
 
     def imagine(self, embedding: Embedded, *, key: PRNGKeyArray) -> Imagined:
         step_key, reward_key, end_key, noise_key = jax.random.split(key, 4)
-        z = self.model.imagine(embedding, key=step_key)
+        forward, unit_reward = self.model.draw_outcome(embedding, key=key)
+        z = self.model.support(forward.sample(key=step_key))
         state = self.decode(z, key=noise_key)
-        unit_reward = self.model.reward(embedding).sample(key=reward_key)
-        reward = self.scaling.rewards.inverse(unit_reward)[0]
+        reward = self.scaling.rewards.inverse(unit_reward.sample(key=reward_key))[0]
         if self.rule is None:
             ended = jax.random.bernoulli(end_key, self.model.termination_probability(embedding))
         else:
@@ -143,7 +143,8 @@ class LatentFit(AbstractFit):
         latent = model.latent_size
         coder = count_products((state_size, *model.hidden, 2 * latent))
         forward = count_products((latent + action_size, *model.forward_hidden, 2 * latent))
-        row = 3 * coder + forward + 3 * model.decoders * coder
+        # Every forward network's prediction is decoded, next to the two states themselves.
+        row = 3 * coder + model.forwards * forward + (2 + model.forwards) * model.decoders * coder
         updates = model.updates + model.variance_updates
         return Work(updates * model.batch_size * TRAINED_PASSES * row, updates, programs=3)
 
@@ -156,7 +157,7 @@ class LatentFit(AbstractFit):
         latent = model.latent_size
         decoder = count_products((latent, *model.hidden, 2 * latent))
         search = settings.points * (latent + action_size)
-        return search + (latent + 1) * model.decoders * decoder
+        return search + model.forwards * (latent + 1) * model.decoders * decoder
 
     def latent_size(self, state_size: int) -> int:
         del state_size

@@ -39,6 +39,7 @@ from gelato.geometry.fisher import (
     CategoricalFisherRao,
     GaussianFisherRao,
 )
+from gelato.geometry.gauss_newton import GaussNewton
 from gelato.geometry.graph import Graph
 from gelato.geometry.mean import Clusters, cluster, frechet_mean
 from gelato.geometry.metric import (
@@ -93,6 +94,7 @@ __all__ = [
     "ExactScale",
     "ExpectedLength",
     "FrozenScale",
+    "GaussNewton",
     "GaussianFisherRao",
     "GaussianPullback",
     "Geodesic",

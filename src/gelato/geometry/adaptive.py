@@ -38,6 +38,7 @@ from gelato.geometry.curve import (
     length,
     make_straight_curve,
 )
+from gelato.geometry.gauss_newton import GaussNewton
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions, lower_bound
 
@@ -55,6 +56,9 @@ DISTINCT = 0.1
 # Relative damping of the metric that measures a bulge: it limits steps in almost flat directions.
 BULGE_DAMPING = 0.1
 LARGEST_DIMENSION = 500
+# From this dimension on, the first level starts from a Gauss–Newton polygon with these rounds and
+# iterations: where the metric is nearly singular, it converges much faster than L-BFGS.
+MANY_DIMENSIONS, WARM_START = 5, (3, 12)
 # An estimate grows at most by this factor if the estimate of the level before was too small.
 LARGEST_FACTOR = 10.0
 # The smallest tolerance in units of rounding.
@@ -99,13 +103,26 @@ class Adaptive(AbstractSolver):
         """Solve the first level from the straight line."""
         check_dimensions(a, b)
         self.check(a.size, a.dtype)
-        found = self._solver(0).refine(metric, make_straight_curve(a, b, Legendre(self._modes(0))))
+        found = self._solver(0).refine(metric, self._start(metric, a, b))
         line = make_straight_curve(a, b, Legendre(1))
         bent = length(metric, line, self.levels[0][1]) > BENT * found.length
         if isinstance(metric, AbstractImmersed):
             bent |= found.length > FOLDED * lower_bound(metric, a, b)
         bent |= ~jnp.isfinite(found.length)
         return Search(self._extend(found), bent, jnp.asarray(0))
+
+    def _start(self, metric: AbstractMetric, a: Point, b: Point) -> Curve:
+        """Build the curve that the first level starts from."""
+        modes = self._modes(0)
+        start = make_straight_curve(a, b, Legendre(modes))
+        segments = modes + modes % 2
+        if a.size < MANY_DIMENSIONS or segments > modes + 1 or segments < 2:
+            return start
+        if not isinstance(metric, AbstractImmersed):
+            return start
+        shape = GaussNewton(segments, *WARM_START)(metric, a, b).curve.coefficients
+        shape = jax.lax.stop_gradient(jnp.where(jnp.isfinite(shape), shape, 0))
+        return Curve(a, b, start.coefficients.at[: len(shape)].set(shape), start.basis)
 
     def check(self, dim: int, dtype: np.dtype) -> None:
         """Raise an error if the solver cannot handle points of this dimension and type."""

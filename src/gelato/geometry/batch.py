@@ -30,6 +30,8 @@ from gelato.progress import progress
 CHUNK_CPU, CHUNK = 512, 4096
 # A chunk of a round waits for its slowest pair. Few pairs use a smaller compiled shape.
 ROUND_CHUNKS_CPU, ROUND_CHUNKS = (1, 16, 128), (64, 2048)
+# Several smaller chunks replace one that would repeat rows up to this multiple of their number.
+WASTE = 1.25
 # Chunks of one block.
 BLOCK = 16
 # Numbers in the metric tensors of one chunk.
@@ -198,15 +200,27 @@ def _solve_in_rounds(
 def _apply(program: Callable[..., Search], tasks: Any, chunk_size: int) -> Search:
     """Apply a compiled program to all rows in chunks of one of few shapes."""
     count = len(jax.tree.leaves(tasks)[0])
-    sizes = ROUND_CHUNKS_CPU if jax.default_backend() == "cpu" else ROUND_CHUNKS
-    size = next((size for size in sizes if size >= count), sizes[-1])
-    size = min(size, chunk_size)
+    size = min(_choose_round_size(count), chunk_size)
     # The last chunk repeats its last row, so that all chunks have one shape.
     rows = np.minimum(np.arange(-(-count // size) * size), count - 1)
     results = []
     for chunk in rows.reshape(-1, size):
         results.append(jax.tree.map(np.asarray, program(_take_rows(tasks, chunk))))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *results)
+
+
+def _choose_round_size(count: int) -> int:
+    """Choose the smallest shape that holds all rows; on a CPU, it may be used for several chunks.
+
+    An accelerator computes repeated rows in the same time.
+    """
+    is_cpu = jax.default_backend() == "cpu"
+    sizes = ROUND_CHUNKS_CPU if is_cpu else ROUND_CHUNKS
+    size = next((size for size in sizes if size >= count), sizes[-1])
+    smaller = [other for other in sizes if 1 < other < size]
+    if is_cpu and smaller and -(-count // size) * size > WASTE * count:
+        return smaller[-1]
+    return size
 
 
 def _take_rows(tree: Kept, rows: Int[np.ndarray, " rows"]) -> Kept:

@@ -99,7 +99,6 @@ class Converged(AbstractSolver):
     ) -> Float[Array, "modes dim"]:
         # A curve with less energy may still be longer, if the speed of the start varies.
         curve = Curve(start.start, start.end, shape, start.basis)
-        before, after = (
-            compute_length_and_energy(metric, curve, self.nodes)[0] for curve in (start, curve)
-        )
+        before, _ = compute_length_and_energy(metric, start, self.nodes)
+        after, _ = compute_length_and_energy(metric, curve, self.nodes)
         return jnp.where(after <= before, shape, start.coefficients)

@@ -98,14 +98,9 @@ def _advance(
     changes = jnp.where(
         remembered, jnp.roll(state.changes, 1, axis=0).at[0].set(change), state.changes
     )
-    x, value, gradient = (
-        jnp.where(accepted, new, old)
-        for new, old in [
-            (state.x + step, state.x),
-            (value, state.value),
-            (gradient, state.gradient),
-        ]
-    )
+    x = jnp.where(accepted, state.x + step, state.x)
+    value = jnp.where(accepted, value, state.value)
+    gradient = jnp.where(accepted, gradient, state.gradient)
     newton = -_inverse_hessian(steps, changes, precondition, gradient)
     direction = jnp.where(accepted, newton, state.direction)
     rate = jnp.where(accepted, 1.0, STEP_DECAY * state.rate)

@@ -85,10 +85,10 @@ class Near(AbstractSolver):
             )
             moved = self._decode(phi, a, b, ends, trial)
             # The test is false for NaN, which must not replace a finite straight line.
-            better = _extrapolate(moved) <= _extrapolate(polygon)
+            better = extrapolate_length(moved) <= extrapolate_length(polygon)
             moves, polygon = jnp.where(better, trial, moves), jnp.where(better, moved, polygon)
-        L = _guard_precision(_extrapolate(polygon), linear, b - a)
-        energy = jnp.maximum(_energy(polygon), L**2)
+        L = _guard_precision(extrapolate_length(polygon), linear, b - a)
+        energy = jnp.maximum(compute_polygon_energy(polygon), L**2)
         error = jax.lax.stop_gradient(self._estimate_error(linear, polygon, L))
         curve = self._curve(a, b, moves)
         return Geodesic(curve, L, energy, error, error <= self.tolerance, jnp.asarray(False))
@@ -105,12 +105,16 @@ class Near(AbstractSolver):
     def _estimate_error(self, linear: "_Linear", polygon: Polygon, L: Scalar) -> Scalar:
         gaps = _compute_gaps(polygon)
         images = jnp.stack([linear.push(u) for u in linear.correct(gaps, self.iterations)])
-        before, after = (_energy(jnp.pad(g, ((1, 1), (0, 0)))) for g in (gaps, gaps + images))
+        before, after = (
+            compute_polygon_energy(jnp.pad(g, ((1, 1), (0, 0)))) for g in (gaps, gaps + images)
+        )
         gain = SAFETY * (before - after) / 2
-        error = _ratio(gain, _energy(polygon)) + _ratio(jnp.abs(L - _measure(polygon)), L)
+        error = _ratio(gain, compute_polygon_energy(polygon)) + _ratio(
+            jnp.abs(L - measure_polygon(polygon)), L
+        )
         # Pairs whose length is the speed at the midpoint have the error of this rule.
         smallest = jnp.finfo(L.dtype).eps ** (2 / 3)
-        is_speed = _is_blurred(L, linear)
+        is_speed = is_below_precision(L, linear.value)
         error = jnp.where(is_speed, 0, error) + smallest
         return jnp.where(jnp.isfinite(L) & jnp.isfinite(error), error, jnp.inf)
 
@@ -157,27 +161,31 @@ def _compute_gaps(polygon: Polygon) -> Float[Array, "inner ambient"]:
     return polygon[1:-1] - polygon[0] - t * (polygon[-1] - polygon[0])
 
 
-def _energy(polygon: Polygon) -> Scalar:
+def compute_polygon_energy(polygon: Polygon) -> Scalar:
+    """Compute `S Σ‖cᵢ₊₁ − cᵢ‖²`."""
     return (len(polygon) - 1) * jnp.sum(jnp.diff(polygon, axis=0) ** 2)
 
 
-def _measure(polygon: Polygon) -> Scalar:
+def measure_polygon(polygon: Polygon) -> Scalar:
+    """Compute the length of a polygon."""
     return jnp.sum(safe_sqrt(jnp.sum(jnp.diff(polygon, axis=0) ** 2, axis=-1)))
 
 
-def _extrapolate(polygon: Polygon) -> Scalar:
-    return (4 * _measure(polygon) - _measure(polygon[::2])) / 3
+def extrapolate_length(polygon: Polygon) -> Scalar:
+    """Extrapolate the length from all corners and from every second one."""
+    return (4 * measure_polygon(polygon) - measure_polygon(polygon[::2])) / 3
 
 
 def _guard_precision(L: Scalar, linear: _Linear, chord: Point) -> Scalar:
     speed = safe_sqrt(jnp.sum(linear.push(chord) ** 2))
-    return jnp.where(_is_blurred(L, linear), speed, L)
+    return jnp.where(is_below_precision(L, linear.value), speed, L)
 
 
-def _is_blurred(L: Scalar, linear: _Linear) -> Bool[Array, ""]:
+def is_below_precision(L: Scalar, value: Float[Array, " ambient"]) -> Bool[Array, ""]:
+    """Return whether points are so close that the speed at their midpoint is more accurate."""
     # Differences of decoded points lose digits as the points approach: the relative error is
     # ε‖c‖/L. The error of the speed at the midpoint is (L/‖c‖)². They are equal at L = ε^⅓ ‖c‖.
-    return jnp.finfo(L.dtype).eps ** (1 / 3) * safe_sqrt(jnp.sum(linear.value**2)) >= L
+    return jnp.finfo(L.dtype).eps ** (1 / 3) * safe_sqrt(jnp.sum(value**2)) >= L
 
 
 def _ratio(above: Scalar, below: Scalar) -> Scalar:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from jaxtyping import Array, PRNGKeyArray
 
 from gelato.data.spaces import ActionSpace, Discrete, to_gymnasium
 from gelato.errors import InputError
@@ -91,15 +92,17 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
 
 @eqx.filter_jit
-def _reset(mdp: PessimisticMDP, keys: Any) -> State:
+def _reset(mdp: PessimisticMDP, keys: PRNGKeyArray) -> State:
     return jax.vmap(lambda key: mdp.reset(key=key))(keys)
 
 
 @eqx.filter_jit
-def _step(mdp: PessimisticMDP, state: State, actions: Any, keys: Any) -> tuple[Step, State]:
+def _step(
+    mdp: PessimisticMDP, state: State, actions: Array, keys: PRNGKeyArray
+) -> tuple[Step, State]:
     """Take one step of every episode; return it and the next states."""
 
-    def one(state: State, action: Any, key: Any) -> tuple[Step, State]:
+    def one(state: State, action: Array, key: PRNGKeyArray) -> tuple[Step, State]:
         step_key, start_key = jax.random.split(key)
         step = mdp.step(state, action, key=step_key)
         return step, mdp.imagined.advance(state, step, key=start_key)

@@ -214,8 +214,8 @@ def sample_rollouts(
 ) -> Float[Array, "samples horizon state"]:
     """Sample open-loop rollouts: encode `z` once, then `z′ ~ F(E(z, a))`.
 
-    Each sample uses one random decoder. States are decoded at the mean of `F`, because the
-    decoders' σ was fitted to predictions from this mean.
+    Each sample uses one random decoder, and each step a random forward network. States are decoded
+    at the mean of that network, because the decoders' σ was fitted to predictions from this mean.
     """
 
     def one(key: PRNGKeyArray) -> Float[Array, "horizon state"]:
@@ -228,11 +228,12 @@ def sample_rollouts(
             action, key = given
             forward_key, decoder_key = jax.random.split(key)
             e = model.embedding(z, action)
-            decoded = model.decode(model.forward(e).mean)
+            forward, _ = model.draw_outcome(e, key=forward_key)
+            decoded = model.decode(forward.mean)
             noise = jax.random.normal(decoder_key, decoded.mean.shape[1:])
             deviation = jnp.sqrt(decoded.variance[member])
             state = decoded.mean[member] + deviation * noise
-            return model.imagine(e, key=forward_key), state
+            return model.support(forward.sample(key=forward_key)), state
 
         keys = jax.random.split(key, actions.shape[0])
         return jax.lax.scan(step, model.encode(state).mean, (actions, keys))[1]

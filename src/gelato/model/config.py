@@ -1,12 +1,13 @@
 """Settings of the latent model and its fit, with two presets: our default and the paper's."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gelato.data.transitions import Dataset
 from gelato.errors import InputError, require_positive
 from gelato.model.networks import SMOOTH
 from gelato.model.objective import TERMS
+from gelato.runs.description import ADDED_LATER
 from gelato.tasks.task import change_settings, find_task
 
 Preset = Literal["default", "paper"]
@@ -25,6 +26,10 @@ class ModelConfig:
     couplings have only one hidden layer."""
     forward_hidden: tuple[int, ...] = (512, 512)
     """Widths of the hidden layers of the forward model."""
+    forwards: int = field(default=1, metadata=ADDED_LATER)
+    """Number of forward and reward networks. With several, a random pair imagines each step."""
+    forward_norm: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether the hidden layers of the forward model are normalised."""
     couplings: int = 2
     """Number of affine couplings in the embedding of latent state and action."""
     activation: str = "silu"
@@ -69,6 +74,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "latent_size", "decoders", "couplings", "hidden", "forward_hidden")
+        require_positive(self, "forwards")
         require_positive(self, "minimum_variance", "input_scale", "batch_size")
         require_positive(self, "learning_rate", "updates")
         if self.activation not in SMOOTH:

@@ -7,13 +7,13 @@ weights bit for bit.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from gelato.arrays import copy_arrays
@@ -21,6 +21,7 @@ from gelato.compilation import compile_training, fuse_small_arrays
 from gelato.data.history import Layout
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
+from gelato.devices import BY_SEED, EVERYWHERE, place, run_in_parts
 from gelato.model.config import ModelConfig
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.networks import GaussianMLP
@@ -87,7 +88,7 @@ class FitState(eqx.Module):
 
     model: LatentModel
     target_encoder: GaussianMLP
-    optimiser: Any
+    optimiser: optax.OptState
     step: Int[Array, ""]
     best_model: LatentModel
     best_loss: Float[Array, ""]
@@ -194,6 +195,8 @@ def make_model(
         variance_centres=config.variance_centres,
         input_scale=config.input_scale,
         history=history,
+        forwards=config.forwards,
+        forward_norm=config.forward_norm,
         key=key,
     )
 
@@ -241,9 +244,55 @@ def run_block(
 
     Returns the new state, the terms of every update, and the held-out loss at the end.
     """
+    return _update_models(constants, state, config, phase, updates)
+
+
+@compile_training
+def run_parts(
+    constants: tuple[FitData, Int[Array, " seeds"]],
+    state: FitState,
+    *,
+    config: ModelConfig,
+    phase: int,
+    updates: int,
+    mesh: Mesh,
+) -> tuple[FitState, Float[Array, "seeds updates terms"], Float[Array, " seeds"]]:
+    """Do what `run_block` does, on several devices; each has some of the seeds and all rows."""
     data, seeds = constants
 
-    def one(state: FitState, counts: UInt8[Array, "n members"], seed: Int[Array, ""]) -> Any:
+    def call(
+        counts: UInt8[Array, "seeds n members"],
+        seeds: Int[Array, " seeds"],
+        state: FitState,
+        data: FitData,
+    ) -> tuple[FitState, Float[Array, "seeds updates terms"], Float[Array, " seeds"]]:
+        constants = eqx.tree_at(lambda d: d.counts, data, counts), seeds
+        return _update_models(constants, state, config, phase, updates)
+
+    specs = BY_SEED, BY_SEED, BY_SEED, EVERYWHERE
+    # The counts are given apart, because they are the only part of the data that has seeds.
+    shared = eqx.tree_at(lambda d: d.counts, data, jnp.zeros((0, 0, 0), jnp.uint8))
+    return run_in_parts(call, mesh, (data.counts, seeds, state, shared), specs, BY_SEED)
+
+
+def place_data(data: FitData, mesh: Mesh) -> FitData:
+    """Put all rows on every device, and the counts of a seed where its model is."""
+    counts = place(data.counts, mesh, BY_SEED)
+    return eqx.tree_at(lambda d: d.counts, place(data, mesh, EVERYWHERE), counts)
+
+
+def _update_models(
+    constants: tuple[FitData, Int[Array, " seeds"]],
+    state: FitState,
+    config: ModelConfig,
+    phase: int,
+    updates: int,
+) -> tuple[FitState, Float[Array, "seeds updates terms"], Float[Array, " seeds"]]:
+    data, seeds = constants
+
+    def one(
+        state: FitState, counts: UInt8[Array, "n members"], seed: Int[Array, ""]
+    ) -> tuple[FitState, Float[Array, "updates terms"], Float[Array, ""]]:
         key = jax.random.fold_in(jax.random.key(seed), phase)
         mean_counts = jnp.maximum(jnp.mean(counts, axis=0, dtype=jnp.float32), 1e-6)
 
@@ -252,7 +301,9 @@ def run_block(
             rows = jax.random.randint(row_key, (config.batch_size,), 0, data.rows.shape[0])
             return rows, noise_key
 
-        def update(state: FitState, drawn: Any) -> tuple[FitState, Float[Array, " terms"]]:
+        def update(
+            state: FitState, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
+        ) -> tuple[FitState, Float[Array, " terms"]]:
             rows, noise_key = drawn
             batch = data.batch(rows, counts[rows] / mean_counts)
             return _update(state, batch, config, phase, noise_key)
@@ -336,9 +387,9 @@ def _mark_trained(phase: int, model: LatentModel) -> LatentModel:
     def mark_all(tree: PyTree, mark: bool) -> PyTree:
         return jax.tree.map(lambda leaf: mark and eqx.is_array(leaf), tree)
 
-    variances = (model.decoders.raw_variance, model.reward.raw_variance)
+    variances = (model.decoders.raw_variance, model.reward_networks.raw_variance)
     return eqx.tree_at(
-        lambda m: (m.decoders.raw_variance, m.reward.raw_variance, m.support),
+        lambda m: (m.decoders.raw_variance, m.reward_networks.raw_variance, m.support),
         mark_all(model, phase == MEANS),
         (*mark_all(variances, phase == VARIANCES), mark_all(model.support, False)),
     )
@@ -346,7 +397,7 @@ def _mark_trained(phase: int, model: LatentModel) -> LatentModel:
 
 def _optimiser(config: ModelConfig, phase: int) -> optax.GradientTransformation:
     updates = config.updates if phase == MEANS else config.variance_updates
-    rate: Any = config.learning_rate
+    rate: optax.ScalarOrSchedule = config.learning_rate
     if config.learning_rate_decay:
         rate = optax.cosine_decay_schedule(config.learning_rate, max(updates, 1), alpha=0.01)
     steps = [optax.adam(rate)]

@@ -24,6 +24,14 @@ class Gaussian(eqx.Module):
         """Return `log N(x; μ, σ²)`, summed over dimensions."""
         return log_density(jnp.square(x - self.mean), self.variance)
 
+    def merge(self) -> "Gaussian":
+        """Return mean and variance of the equal mixture over the first axis.
+
+        By the law of total variance, `σ² = mean σᵢ² + var μᵢ`.
+        """
+        variance = self.variance.mean(axis=0) + self.mean.var(axis=0)
+        return Gaussian(self.mean.mean(axis=0), variance)
+
     def divergence(self, other: "Gaussian") -> Float[Array, "*batch"]:
         """Return `KL(self ‖ other) = ½ Σ (σ₁²/σ₂² + (μ₁ − μ₂)²/σ₂² − 1 + log σ₂²/σ₁²)`."""
         ratio = self.variance / other.variance

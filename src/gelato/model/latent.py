@@ -2,6 +2,10 @@
 
     z ~ q(z|s)      e = E(z, a)      z′ ~ F(·|e)      r ~ R(·|e)      s′ ~ D_i(·|z′),  i = 1, …, M
 
+There can be several pairs `(F_j, R_j)`, `j = 1, …, N`, in the same latent space. An imagined step
+uses a random pair, so a policy cannot exploit the errors of one network. Then `F` and `R` are the
+mixtures of all members.
+
 States are standardised, rewards scaled, discrete actions one-hot. `Scaling` converts between the
 data's units and the model's. If the data has a history, the encoder reads a window of the last
 observations and actions instead of `s` (`data/history.py`). The decoders predict the current
@@ -21,7 +25,8 @@ from gelato.data.spaces import ActionSpace, Discrete
 from gelato.data.transitions import Rows, Standardiser, Transitions
 from gelato.model.coupling import Embedding
 from gelato.model.gaussian import Gaussian
-from gelato.model.networks import MLP, GaussianMLP, RadialVariance, SplitGaussian
+from gelato.model.networks import MLP, GaussianMLP, Mixture, RadialVariance, SplitGaussian
+from gelato.random_streams import MEMBER
 
 # Kernel width as a fraction of the spacing of the centres. At the midpoint of two adjacent centres,
 # the precision is a quarter of its value at a centre. If a centre is missing between them, it falls
@@ -55,12 +60,15 @@ class Support(eqx.Module):
 
 
 class LatentModel(eqx.Module):
-    """All networks of the model. Weights of `decoders` have the ensemble member as first axis."""
+    """All networks of the model. Weights of `decoders` have the ensemble member as first axis.
+
+    `forward` and `reward` are mixtures if there are several forward networks.
+    """
 
     encoder: GaussianMLP
     embedding: Embedding
-    forward: Forward
-    reward: SplitGaussian
+    forward: Forward | Mixture
+    reward: SplitGaussian | Mixture
     termination: MLP
     policy: GaussianMLP | MLP
     decoders: SplitGaussian
@@ -83,6 +91,8 @@ class LatentModel(eqx.Module):
         variance_centres: int = 0,
         input_scale: float = 1.0,
         history: int = 1,
+        forwards: int = 1,
+        forward_norm: bool = False,
         key: PRNGKeyArray,
     ) -> None:
         keys = jax.random.split(key, 7)
@@ -102,21 +112,33 @@ class LatentModel(eqx.Module):
         self.embedding = Embedding(
             latent_size, action_size, couplings, hidden[:1], activation, key=keys[1]
         )
-        forward = GaussianMLP(
-            size,
-            latent_size,
-            forward_hidden,
-            activation,
-            minimum_variance,
-            shortcut=shortcuts,
-            initial_variance=0.05,
-            input_scale=input_scale,
-            key=keys[2],
-        )
-        self.forward = Forward(forward, residual=shortcuts)
-        self.reward = SplitGaussian(
-            size, 1, *observed, shortcut=shortcuts, input_scale=input_scale, key=keys[3]
-        )
+
+        def make_forward(key: PRNGKeyArray) -> Forward:
+            network = GaussianMLP(
+                size,
+                latent_size,
+                forward_hidden,
+                activation,
+                minimum_variance,
+                shortcut=shortcuts,
+                initial_variance=0.05,
+                input_scale=input_scale,
+                normalised=forward_norm,
+                key=key,
+            )
+            return Forward(network, residual=shortcuts)
+
+        def make_reward(key: PRNGKeyArray) -> SplitGaussian:
+            return SplitGaussian(
+                size, 1, *observed, shortcut=shortcuts, input_scale=input_scale, key=key
+            )
+
+        self.forward, self.reward = make_forward(keys[2]), make_reward(keys[3])
+        if forwards > 1:
+            forward_keys = jax.random.split(keys[2], forwards)
+            reward_keys = jax.random.split(keys[3], forwards)
+            self.forward = Mixture(eqx.filter_vmap(make_forward)(forward_keys))
+            self.reward = Mixture(eqx.filter_vmap(make_reward)(reward_keys))
         self.termination = MLP(size, 1, hidden, activation, input_scale=input_scale, key=keys[4])
         if isinstance(action_space, Discrete):
             self.policy = MLP(state_size, action_size, hidden, activation, key=keys[5])
@@ -150,11 +172,50 @@ class LatentModel(eqx.Module):
         """Return `(σ_D^i)²(z)` of every member."""
         return eqx.filter_vmap(lambda member: member.variance(z))(self.decoders)
 
+    def predict_latents(self, e: Float[Array, " embedding"]) -> Gaussian:
+        """Return `F_j(·|e)` of every forward network, stacked."""
+        if isinstance(self.forward, Mixture):
+            return self.forward.predict_all(e)
+        return jax.tree.map(lambda x: x[None], self.forward(e))
+
+    def predict_states(self, e: Float[Array, " embedding"]) -> Gaussian:
+        """Return `D_i(·|μ_F^j(e))` of every decoder at the mean of every forward network, stacked.
+
+        The decoder is the fastest index.
+        """
+        if not isinstance(self.forward, Mixture):
+            return self.decode(self.forward(e).mean)
+        decoded = jax.vmap(self.decode)(self.predict_latents(e).mean)
+        return jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), decoded)
+
+    def predict_state_means(self, e: Float[Array, " embedding"]) -> Float[Array, "pairs state"]:
+        """Return the means of `predict_states` without the variances."""
+        if not isinstance(self.forward, Mixture):
+            return self.decode_means(self.forward(e).mean)
+        means = jax.vmap(self.decode_means)(self.predict_latents(e).mean)
+        return means.reshape(-1, means.shape[-1])
+
+    def draw_outcome(
+        self, e: Float[Array, " embedding"], *, key: PRNGKeyArray
+    ) -> tuple[Gaussian, Gaussian]:
+        """Return `F_j(·|e)` and `R_j(·|e)` of one random member `j`.
+
+        The member depends on `key`, which can also be used for other random numbers.
+        """
+        if not isinstance(self.forward, Mixture) or not isinstance(self.reward, Mixture):
+            return self.forward(e), self.reward(e)
+        # Compute all members and choose: with the weights of one member, every point of a batch
+        # would need its own copy of them.
+        both = self.forward.predict_all(e), self.reward.predict_all(e)
+        member = jax.random.randint(jax.random.fold_in(key, MEMBER), (), 0, self.forwards)
+        return jax.tree.map(lambda x: x[member], both)
+
     def imagine(
         self, e: Float[Array, " embedding"], *, key: PRNGKeyArray
     ) -> Float[Array, " latent"]:
-        """Sample `z′ ~ F(·|e)`, clipped to the box that the data reaches."""
-        return self.support(self.forward(e).sample(key=key))
+        """Sample `z′ ~ F_j(·|e)` of a random member, clipped to the box that the data reaches."""
+        forward, _ = self.draw_outcome(e, key=key)
+        return self.support(forward.sample(key=key))
 
     def termination_probability(self, e: Float[Array, " embedding"]) -> Float[Array, ""]:
         """Return the learned probability that the episode ends here."""
@@ -169,6 +230,16 @@ class LatentModel(eqx.Module):
     def members(self) -> int:
         """Number of decoders, `M`."""
         return int(self.decoders.mean.layers[0].weight.shape[0])
+
+    @property
+    def forwards(self) -> int:
+        """Number of forward networks, `N`."""
+        return len(self.forward) if isinstance(self.forward, Mixture) else 1
+
+    @property
+    def reward_networks(self) -> SplitGaussian:
+        """The reward network. Of several networks, the member is the first axis."""
+        return self.reward.members if isinstance(self.reward, Mixture) else self.reward
 
 
 class Scaling(eqx.Module):
@@ -216,7 +287,8 @@ def _fit_rewards(train: Transitions, to_unit_range: bool) -> Standardiser:
 class Prediction(eqx.Module):
     """The model's prediction for one state and action, in normalised units.
 
-    `z` and `z′` are at their means.
+    `z` and `z′` are at their means. `next_states` holds the prediction of every decoder at the mean
+    of every forward network.
     """
 
     next_states: Gaussian
@@ -225,11 +297,8 @@ class Prediction(eqx.Module):
     embedding: Float[Array, " embedding"]
 
     def next_state(self) -> Gaussian:
-        """Return mean and variance of the mixture: `σ² = mean σ_i² + var μ_i`."""
-        mean = self.next_states.mean.mean(axis=0)
-        return Gaussian(
-            mean, self.next_states.variance.mean(axis=0) + self.next_states.mean.var(axis=0)
-        )
+        """Return mean and variance of the mixture."""
+        return self.next_states.merge()
 
     def log_density(self, next_state: Float[Array, " state"]) -> Float[Array, ""]:
         """Return `log 1/M Σ_i N(s′; μ_i, σ_i²)`, the log-density of the mixture."""
@@ -299,6 +368,4 @@ def predict(
 ) -> Prediction:
     """Predict one step without sampling; with a history, `state` is a window."""
     e = model.embedding(model.encode(state).mean, action)
-    return Prediction(
-        model.decode(model.forward(e).mean), model.reward(e), model.termination_probability(e), e
-    )
+    return Prediction(model.predict_states(e), model.reward(e), model.termination_probability(e), e)

@@ -1,17 +1,21 @@
 """Networks of the model. Activations are smooth, because the metric uses their derivatives."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.model.gaussian import Gaussian
+
+Network = TypeVar("Network")
+Metrics = TypeVar("Metrics")
 
 SMOOTH = ("silu", "tanh", "gelu", "softplus")
 ACTIVATIONS = {
@@ -26,6 +30,8 @@ ACTIVATIONS = {
 _LOG_SCALE = 30.0
 # Variance of an untrained network with separate mean and variance, above the minimum.
 INITIAL_VARIANCE = 0.05
+# Added to the variance of a layer's values before dividing by its root.
+NORM_EPSILON = 1e-5
 
 
 class Linear(eqx.Module):
@@ -91,12 +97,14 @@ class MLP(eqx.Module):
     """`x ↦ W_L a(… a(W_1 x))`, optionally plus a linear shortcut `S x`.
 
     The shortcut learns the linear part, which is most of an encoder or decoder. With `history`, x
-    is a window of so many rows, and the first layers are convolutions over its rows.
+    is a window of `history` rows, and the first layers are convolutions over its rows. With
+    `normalised`, the values of a hidden layer have mean 0 and deviation 1 before the activation.
     """
 
     layers: tuple[Linear, ...]
     shortcut: Linear | None
     activation: str = eqx.field(static=True)
+    normalised: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -109,6 +117,7 @@ class MLP(eqx.Module):
         final_scale: float = 1.0,
         input_scale: float = 1.0,
         history: int = 1,
+        normalised: bool = False,
         key: PRNGKeyArray,
     ) -> None:
         convolutions = choose_convolutions(in_size, history, hidden[0]) if history > 1 else ()
@@ -121,14 +130,21 @@ class MLP(eqx.Module):
         )
         layers[-1] = jax.tree.map(lambda weight: final_scale * weight, layers[-1])
         self.layers = tuple(layers)
-        self.activation = activation
+        self.activation, self.normalised = activation, normalised
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
         hidden = x
         for layer in self.layers[:-1]:
-            hidden = ACTIVATIONS[self.activation](layer(hidden))
+            plain = layer(hidden)
+            hidden = ACTIVATIONS[self.activation](normalise(plain) if self.normalised else plain)
         out = self.layers[-1](hidden)
         return out if self.shortcut is None else out + self.shortcut(x)
+
+
+def normalise(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+    """Return a layer's values with mean 0 and deviation 1."""
+    centred = x - jnp.mean(x)
+    return centred * jax.lax.rsqrt(jnp.mean(centred**2) + NORM_EPSILON)
 
 
 class GaussianMLP(eqx.Module):
@@ -150,6 +166,7 @@ class GaussianMLP(eqx.Module):
         initial_variance: float = 1.0,
         input_scale: float = 1.0,
         history: int = 1,
+        normalised: bool = False,
         key: PRNGKeyArray,
     ) -> None:
         self.network = MLP(
@@ -160,6 +177,7 @@ class GaussianMLP(eqx.Module):
             shortcut=shortcut,
             input_scale=input_scale,
             history=history,
+            normalised=normalised,
             key=key,
         )
         self.minimum_variance, self.initial_variance = minimum_variance, initial_variance
@@ -245,6 +263,26 @@ class SplitGaussian(eqx.Module):
         return Gaussian(self.mean(x), self.variance(x))
 
 
+class Mixture(eqx.Module):
+    """Several networks `x ↦ N(μⱼ(x), σⱼ²(x))`, of which each is right with the same probability.
+
+    The member is the first axis of all arrays of `members`.
+    """
+
+    members: Any
+
+    def __call__(self, x: Float[Array, " in"]) -> Gaussian:
+        """Return mean and variance of the mixture."""
+        return self.predict_all(x).merge()
+
+    def predict_all(self, x: Float[Array, " in"]) -> Gaussian:
+        """Return the prediction of every member, stacked."""
+        return eqx.filter_vmap(lambda member: member(x))(self.members)
+
+    def __len__(self) -> int:
+        return len(jax.tree.leaves(eqx.filter(self.members, eqx.is_array))[0])
+
+
 def make_positive(
     raw: Float[Array, " dim"], minimum: float, at_zero: float
 ) -> Float[Array, " dim"]:
@@ -255,6 +293,33 @@ def make_positive(
 def softplus_offset(at_zero: float) -> float:
     """Return the `c` with `softplus(c) = at_zero`."""
     return math.log(math.expm1(at_zero))
+
+
+def descend(
+    optimiser: optax.GradientTransformation,
+    state: optax.OptState,
+    module: Network,
+    loss: Callable[[Network], tuple[Float[Array, ""], Metrics]],
+    adjust: Callable[[Network], Network] = lambda change: change,
+) -> tuple[Network, optax.OptState, Metrics]:
+    """Update all arrays of a module by one step of the optimiser, towards a smaller loss.
+
+    `loss` also returns metrics. `adjust` can alter the change before it is applied.
+    """
+    trainable, static = eqx.partition(module, eqx.is_array)
+
+    def measure(trainable: Network) -> tuple[Float[Array, ""], Metrics]:
+        return loss(eqx.combine(trainable, static))
+
+    gradient, metrics = jax.grad(measure, has_aux=True)(trainable)
+    change, state = optimiser.update(gradient, state, trainable)
+    changed = eqx.combine(optax.apply_updates(trainable, adjust(change)), static)
+    return changed, state, metrics
+
+
+def hold_constant(module: Network) -> Network:
+    """Return the module as constants: a loss has no gradient for them."""
+    return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, module)
 
 
 def apply_members(members: Any, *inputs: Float[Array, "n _"]) -> Any:

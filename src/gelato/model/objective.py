@@ -9,9 +9,13 @@ A transition is a trajectory of length two. `z₀` has the prior `N(0, I)`, and 
 `q̄` is the momentum encoder. We add the *prediction* `log P(s′|x)` with `x ~ F(E(z₀, a))`, which
 trains the path that rollouts use (the paper's preset does not have it). The heads of termination
 and behaviour policy are trained too, but do not change the latent space.
+
+With several forward networks, each term with `F` or `R` is the mean of the members' own terms: every
+member alone predicts all rows. Members differ in their first weights and in the noise of `x`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,7 +25,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gelato.data.history import Layout
 from gelato.model.gaussian import log_density, make_standard_like
 from gelato.model.latent import LatentModel
-from gelato.model.networks import MLP, GaussianMLP, apply_members
+from gelato.model.networks import MLP, GaussianMLP, Mixture, apply_members
 
 Terms = dict[str, Float[Array, ""]]
 TERMS = (
@@ -81,24 +85,24 @@ def compute_objective_terms(
 
     Without `predict` the prediction is omitted.
     """
-    n = len(batch.states)
+    n, forwards = len(batch.states), model.forwards
     # Draw once for the whole batch: a key for each row would cost as many kernels as a network.
-    noise = jax.random.normal(key, ((3 if predict else 2) * n, model.latent_size))
+    noise = jax.random.normal(key, ((2 + forwards if predict else 2) * n, model.latent_size))
     posteriors = jax.vmap(model.encode)(jnp.concatenate([batch.inputs, batch.next_inputs]))
     target = jax.lax.stop_gradient(jax.vmap(target_encoder)(batch.next_inputs))
     sampled = posteriors.sample_from_noise(noise[: 2 * n])
     e = jax.vmap(model.embedding)(sampled[:n], batch.actions)
-    forward = jax.vmap(model.forward)(e)
+    forward = _apply_network(model.forward, e)
     logits = jax.vmap(model.termination)(jax.lax.stop_gradient(e))[:, 0]
-    reward_errors = jnp.square(jax.vmap(model.reward.mean)(e) - batch.rewards)
+    reward_means = _apply_network(model.reward, e, lambda network: network.mean)
+    reward_errors = jnp.square(reward_means - batch.rewards)
     reward_variance = calibrate_variance(
-        reward_errors[None], jnp.ones((1, n)), minimum_variance, per_dimension=False
+        reward_errors, jnp.ones((forwards, n)), minimum_variance, per_dimension=False
     )
-    latents = (
-        jnp.concatenate([sampled, forward.sample_from_noise(noise[2 * n :])])
-        if predict
-        else sampled
-    )
+    latents = sampled
+    if predict:
+        drawn = forward.sample_from_noise(noise[2 * n :].reshape(forwards, n, -1))
+        latents = jnp.concatenate([sampled, *drawn])
     means = apply_members(model.decoders.mean, latents)
     weights = batch.weights.T
 
@@ -109,10 +113,14 @@ def compute_objective_terms(
         )
         return -jnp.mean(weights * log_density(squared, variance))
 
-    return ({"prediction": decoder_loss(2, batch.next_states)} if predict else {}) | {
+    terms: Terms = {}
+    if predict:
+        each = [decoder_loss(2 + member, batch.next_states) for member in range(forwards)]
+        terms["prediction"] = jnp.mean(jnp.stack(each))
+    return terms | {
         "reconstruction": decoder_loss(0, batch.states),
         "successor": decoder_loss(1, batch.next_states),
-        "reward": -jnp.mean(log_density(reward_errors, reward_variance[0])),
+        "reward": -jnp.mean(log_density(reward_errors, reward_variance)),
         "prior": jnp.mean(posteriors.divergence(make_standard_like(posteriors))[:n]),
         "dynamics": jnp.mean(target.divergence(forward)),
         "termination": jnp.mean(jax.nn.softplus(logits) - batch.terminated * logits),
@@ -149,17 +157,31 @@ def compute_weighted_sum(terms: Terms, weights: Mapping[str, float]) -> Float[Ar
 def compute_variance_loss(model: LatentModel, batch: Batch) -> Float[Array, ""]:
     """Compute the loss of phase 2: the negative log-likelihood of `s′` and `r`.
 
-    The model predicts from the means of `z` and `z′`.
+    The model predicts from the means of `z` and `z′`, with every forward network.
     """
 
     embedded = jax.vmap(lambda state, action: model.embedding(model.encode(state).mean, action))(
         batch.inputs, batch.actions
     )
-    latents = jax.vmap(lambda e: model.forward(e).mean)(embedded)
-    decoded = apply_members(model.decoders, latents)
-    states = decoded.log_density(jnp.broadcast_to(batch.next_states, decoded.mean.shape))
-    rewards = jax.vmap(model.reward)(embedded).log_density(batch.rewards)
-    return -jnp.mean(batch.weights.T * states) - jnp.mean(rewards)
+    latents = _apply_network(model.forward, embedded).mean
+    decoded = apply_members(model.decoders, latents.reshape(-1, model.latent_size))
+    shape = (model.members, model.forwards, *batch.next_states.shape)
+    decoded = jax.tree.map(lambda x: x.reshape(shape), decoded)
+    states = decoded.log_density(jnp.broadcast_to(batch.next_states, shape))
+    rewards = _apply_network(model.reward, embedded)
+    densities = rewards.log_density(jnp.broadcast_to(batch.rewards, rewards.mean.shape))
+    return -jnp.mean(batch.weights.T[:, None] * states) - jnp.mean(densities)
+
+
+def _apply_network(
+    network: Any,
+    rows: Float[Array, "n _"],
+    choose: Callable[[Any], Any] = lambda network: network,
+) -> Any:
+    """Apply `choose(network)` to every row. The first axis is the member of a mixture, or 1."""
+    if isinstance(network, Mixture):
+        return apply_members(choose(network.members), rows)
+    return jax.tree.map(lambda x: x[None], jax.vmap(choose(network))(rows))
 
 
 def _policy_loss(

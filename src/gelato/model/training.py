@@ -1,7 +1,8 @@
 """Fit a latent model in a run folder, resume the fit bit for bit, and read the result."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from gelato.arrays import take
 from gelato.data.reference import load, load_stored
 from gelato.data.transitions import Dataset, Standardiser, Transitions
+from gelato.devices import BY_SEED, gather, make_mesh, place
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, Preset, preset
 from gelato.model.data_checks import check_data, warn_about_data
@@ -25,11 +27,14 @@ from gelato.model.fit import (
     begin_phase,
     list_term_names,
     make_models,
+    place_data,
     prepare_data,
     run_block,
+    run_parts,
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
 from gelato.model.split import Split, split_dataset
+from gelato.runs.description import list_settings
 from gelato.runs.files import report_damage, restore_tuples
 from gelato.runs.folder import Run, list_seeds, open_run
 from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
@@ -114,7 +119,7 @@ def fit_latent_model(
         "data": {"reference": dataset.reference, "environment": dataset.environment},
         "fingerprint": split.fingerprint,
         "shape": _describe_shape(dataset.transitions),
-        "config": asdict(config),
+        "config": list_settings(config),
         "seeds": list(seeds),
     }
     with open_run(folder, "model", **settings) as run:
@@ -266,10 +271,15 @@ def _run_phase(
     state: FitState,
     start: int | None = None,
 ) -> LatentModel:
+    mesh = make_mesh(len(seeds))
+    if mesh is not None:
+        data = place_data(data, mesh)
     constants, names = (data, jnp.array(seeds)), list_term_names(config, phase)
 
     def block(state: FitState, updates: int) -> tuple[FitState, Metrics]:
-        state, *measured = run_block(constants, state, config=config, phase=phase, updates=updates)
+        run = run_block if mesh is None else partial(run_parts, mesh=mesh)
+        state = place(state, mesh, BY_SEED)
+        state, *measured = run(constants, state, config=config, phase=phase, updates=updates)
         terms, held_out = map(np.asarray, measured)
         _stop_at_nan(folder, config, terms, phase, int(state.step[0]) - updates, seeds)
         if not np.isfinite(held_out).all():
@@ -289,7 +299,7 @@ def _run_phase(
             blank[name] = np.full(len(seeds), np.nan)
     else:
         first, updates = config.updates, config.variance_updates
-    return run_blocks(
+    state = run_blocks(
         folder,
         state,
         block,
@@ -301,7 +311,8 @@ def _run_phase(
         title=f"fitting the model, {PHASES[phase]}",
         after=lambda state, step: blank,  # noqa: ARG005
         shown=names,
-    ).best_model
+    )
+    return gather(state.best_model, mesh)
 
 
 def _stop_at_nan(

@@ -1,6 +1,6 @@
 """Convert trained networks to policies that run without JAX."""
 
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -10,6 +10,8 @@ from gelato.agents.networks import Actor
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP, GaussianMLP
 from gelato.policy.policy import DeployedPolicy, Stage
+
+Tree = TypeVar("Tree")
 
 
 def deploy(actor: Actor, encoder: GaussianMLP | None, scaling: Scaling) -> DeployedPolicy:
@@ -30,7 +32,7 @@ def deploy_all(
         lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, (actors, encoders)
     )
 
-    def at(tree: Any, *place: int) -> Any:
+    def at(tree: Tree, *place: int) -> Tree:
         return jax.tree.map(
             lambda leaf: leaf[place] if isinstance(leaf, np.ndarray) else leaf, tree
         )

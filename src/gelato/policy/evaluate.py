@@ -1,6 +1,5 @@
 """Policies in real environments: fixed seeds, deterministic actions, all cores."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,12 +20,12 @@ from gelato.policy.policy import begin_episode
 from gelato.progress import Advance, note
 from gelato.tasks.environments import find_available, make_environment
 from gelato.tasks.task import find_task
-from gelato.tasks.workers import worker_pool
+from gelato.tasks.workers import count_workers, worker_pool
 
 # Any function from an observation to an action. If it has a method `begin`, its result acts in one
 # episode.
-Policy = Callable[[np.ndarray], Any]
-CrashTest = Callable[[Mapping[str, Any]], bool]
+Policy = Callable[[np.ndarray], object]
+CrashTest = Callable[[Mapping[str, object]], bool]
 # Seeds of evaluations, far from the seeds that datasets are made with.
 FIRST_SEED = 100_000
 # Limits for environments without a time limit.
@@ -104,8 +103,8 @@ class Evaluator:
 
 @contextmanager
 def open_evaluator(environment: str, workers: int | None = None) -> Iterator[Evaluator]:
-    """Open an `Evaluator` with its workers. Default: one worker per core."""
-    with worker_pool(workers or os.cpu_count() or 1) as executor:
+    """Open an `Evaluator` with its workers. Default: GELATO_WORKERS, or one per core."""
+    with worker_pool(workers or count_workers()) as executor:
         yield Evaluator(environment, executor)
 
 

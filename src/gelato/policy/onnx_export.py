@@ -22,7 +22,7 @@ from jaxtyping import Float
 from gelato.data.history import encode_actions
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import choose_evenly
-from gelato.errors import InputError, import_extra
+from gelato.errors import InputError, import_extra, make_printable
 from gelato.policy.onnx_graph import OnnxGraph, add_inputs, add_memory, add_stage
 from gelato.policy.onnx_guard import add_guard, encode_action
 from gelato.policy.policy import DeployedPolicy
@@ -222,7 +222,8 @@ def _make_model(
     model = onnx.helper.make_model(made, opset_imports=[opset], ir_version=8)
     model.producer_name, model.producer_version = "gelato", version("gelato-rl")
     model.doc_string = "A policy: observations in the environment's units to actions."
-    onnx.helper.set_model_props(model, dict(metadata or {}))
+    known = {name: make_printable(text) for name, text in (metadata or {}).items()}
+    onnx.helper.set_model_props(model, known)
     onnx.checker.check_model(model)
     return model.SerializeToString()
 

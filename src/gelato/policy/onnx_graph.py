@@ -122,9 +122,9 @@ class OnnxGraph:
         """Add `(x − mean) / scale`."""
         return self.add("Div", self.add("Sub", x, self.constant(mean)), self.constant(scale))
 
-    def slice(self, x: str, start: int, stop: int | None) -> str:
-        """Add a slice of the second axis."""
-        ends = (start, _END if stop is None else stop, 1)
+    def slice(self, x: str, start: int, stop: int | None, axis: int = 1) -> str:
+        """Add a slice of one axis."""
+        ends = (start, _END if stop is None else stop, axis)
         return self.add("Slice", x, *(self.constant(np.array([end], np.int64)) for end in ends))
 
     def smallest(self, x: str, k: int) -> tuple[str, str]:

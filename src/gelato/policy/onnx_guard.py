@@ -17,6 +17,8 @@ from gelato.model.latent import LatentModel
 from gelato.model.networks import (
     INITIAL_VARIANCE,
     MLP,
+    NORM_EPSILON,
+    Mixture,
     RadialVariance,
     SplitGaussian,
     softplus_offset,
@@ -154,18 +156,26 @@ def _add_squares(graph: OnnxGraph, others: str, own: str) -> str:
 
 
 def _add_prediction(graph: OnnxGraph, model: LatentModel, e: str) -> tuple[str, str]:
-    """Add mean and deviation of the next state, normalised: moments of the decoders' mixture."""
-    x = graph.slice(_add_network(graph, model.forward.network.network, e), 0, model.latent_size)
-    if model.forward.residual:
-        x = graph.add("Add", x, graph.slice(e, 0, model.latent_size))
-    # The first axis is the member of the ensemble.
-    each = graph.add("Unsqueeze", x, graph.constant(np.array([0])))
+    """Add mean and deviation of the next state, normalised.
+
+    They are the moments of the mixture of all decoders, each at the mean of all forward networks.
+    """
+    several = isinstance(model.forward, Mixture)
+    forward = model.forward.members if isinstance(model.forward, Mixture) else model.forward
+    first = graph.constant(np.array([0]))
+    e = graph.add("Unsqueeze", e, first) if several else e
+    x = graph.slice(_add_network(graph, forward.network.network, e), 0, model.latent_size, axis=-1)
+    if forward.residual:
+        x = graph.add("Add", x, graph.slice(e, 0, model.latent_size, axis=-1))
+    # The axis before the rows is the decoder. Of several forward networks, the first is theirs.
+    each = graph.add("Unsqueeze", x, graph.constant(np.array([-3])))
+    members = [0, 1] if several else [0]
     means = _add_network(graph, model.decoders.mean, each)
     variances = _add_variance(graph, model.decoders, each)
-    mean = graph.add("ReduceMean", means, axes=[0], keepdims=0)
+    mean = graph.add("ReduceMean", means, axes=members, keepdims=0)
     disagreement = graph.add("Sub", means, mean)
     squares = graph.add("Add", variances, graph.add("Mul", disagreement, disagreement))
-    return mean, graph.add("Sqrt", graph.add("ReduceMean", squares, axes=[0], keepdims=0))
+    return mean, graph.add("Sqrt", graph.add("ReduceMean", squares, axes=members, keepdims=0))
 
 
 def _add_variance(graph: OnnxGraph, decoders: SplitGaussian, x: str) -> str:
@@ -184,9 +194,9 @@ def _add_variance(graph: OnnxGraph, decoders: SplitGaussian, x: str) -> str:
 def _add_radial_variance(graph: OnnxGraph, variance: RadialVariance, x: str) -> str:
     """Add `1 / (1 + Σₖ wₖ exp(−‖x − cₖ‖²/2h²))` for every member."""
     centres = np.asarray(variance.centres)[:, None]
-    column = graph.add("Unsqueeze", x, graph.constant(np.array([2])))
+    column = graph.add("Unsqueeze", x, graph.constant(np.array([-2])))
     gaps = graph.add("Sub", column, graph.constant(centres))
-    squares = graph.add("ReduceSumSquare", gaps, axes=[3], keepdims=0)
+    squares = graph.add("ReduceSumSquare", gaps, axes=[-1], keepdims=0)
     factor = (-0.5 / np.square(np.asarray(variance.width)))[:, None, None]
     kernels = graph.add("Exp", graph.add("Mul", squares, graph.constant(factor)))
     weights = np.swapaxes(np.asarray(variance.weights), -1, -2)
@@ -203,6 +213,14 @@ def _add_bounds(graph: OnnxGraph, bounds: ErrorBounds, deviation: str, scale: np
     graph.add("Mul", size, graph.constant(np.float32(bounds.norm)), output="error_bound")
 
 
+def _add_normalisation(graph: OnnxGraph, x: str) -> str:
+    """Add `normalise` of `model/networks.py`."""
+    centred = graph.add("Sub", x, graph.add("ReduceMean", x, axes=[-1], keepdims=1))
+    square = graph.add("ReduceMean", graph.add("Mul", centred, centred), axes=[-1], keepdims=1)
+    above = graph.add("Add", square, graph.constant(np.float32(NORM_EPSILON)))
+    return graph.add("Div", centred, graph.add("Sqrt", above))
+
+
 def _add_network(graph: OnnxGraph, network: MLP, x: str) -> str:
     """Add a network, or an ensemble of them with the member as the first axis of `x`."""
 
@@ -214,6 +232,8 @@ def _add_network(graph: OnnxGraph, network: MLP, x: str) -> str:
         product = graph.add("MatMul", hidden, transpose(layer.weight))
         hidden = graph.add("Add", product, graph.constant(np.asarray(layer.bias)[..., None, :]))
         if depth < len(network.layers) - 1:
+            if network.normalised:
+                hidden = _add_normalisation(graph, hidden)
             hidden = activate(graph, network.activation, hidden)
     if network.shortcut is None:
         return hidden

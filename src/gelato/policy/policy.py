@@ -7,6 +7,7 @@ a copy that takes single observations and carries the window of one episode.
 """
 
 import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,7 +236,8 @@ def _check_sizes(policy: DeployedPolicy) -> None:
         shortcut = stage.shortcut
         if shortcut is not None and shortcut.shape != (width, first):
             raise ValueError(f"a shortcut has shape {shortcut.shape}")
-        if stage.activation not in ACTIVATIONS or not 0 < stage.outputs <= width:
+        whole = type(stage.outputs) is int
+        if stage.activation not in ACTIVATIONS or not (whole and 0 < stage.outputs <= width):
             raise ValueError(f"activation {stage.activation}, {stage.outputs} outputs")
         size = stage.outputs
     if size != policy.space.size:
@@ -244,7 +246,10 @@ def _check_sizes(policy: DeployedPolicy) -> None:
 
 def _policy(arrays: Mapping[str, np.ndarray], index: int, entry: dict[str, Any]) -> DeployedPolicy:
     def array(name: str) -> np.ndarray:
-        return arrays[f"['{index}.{name}']"]
+        found = arrays[f"['{index}.{name}']"]
+        if found.dtype.kind != "f":
+            raise ValueError(f"{index}.{name} holds {found.dtype}")
+        return found
 
     stages = []
     for number, stage in enumerate(entry["stages"]):
@@ -252,9 +257,8 @@ def _policy(arrays: Mapping[str, np.ndarray], index: int, entry: dict[str, Any])
             (array(f"{number}.weight{d}"), array(f"{number}.bias{d}"))
             for d in range(stage["layers"])
         )
-        shortcut = (
-            array(f"{number}.shortcut") if f"['{index}.{number}.shortcut']" in arrays else None
-        )
+        has_shortcut = f"['{index}.{number}.shortcut']" in arrays
+        shortcut = array(f"{number}.shortcut") if has_shortcut else None
         stages.append(Stage(layers, shortcut, stage["activation"], stage["outputs"]))
     space, history = _read_space(entry["space"]), entry.get("history", 1)
     return DeployedPolicy(array("mean"), array("scale"), tuple(stages), space, history)
@@ -266,5 +270,6 @@ def _describe_space(space: ActionSpace) -> dict[str, Any]:
 
 def _read_space(described: dict[str, Any]) -> ActionSpace:
     if "n" in described:
-        return Discrete(described["n"])
-    return Continuous(tuple(described["low"]), tuple(described["high"]))
+        return Discrete(operator.index(described["n"]))
+    low, high = (tuple(map(float, described[end])) for end in ("low", "high"))
+    return Continuous(low, high)

@@ -20,6 +20,7 @@ from gelato.report.style import (
     label_panels,
     save,
 )
+from gelato.runs.files import report_damage
 from gelato.runs.folder import Run
 from gelato.runs.records import read_records
 
@@ -95,16 +96,18 @@ def _read_policies(run: Path) -> list[_Policies]:
     """Read the curves of every method of a run, finished or not."""
     description = Run(run).description
     found: dict[str, _Policies] = {}
-    for method in description.get("methods", []):
-        found[method["name"]] = _Policies(run, method["name"])
+    with report_damage(run / "run.json"):
+        for method in description.get("methods", []):
+            found[method["name"]] = _Policies(run, method["name"])
     for path in sorted(run.glob("policies/*/metrics.csv")):
-        for row in Run(path.parent).metrics:
-            policies = found[row["method"]]
-            policies.seeds.add(row["seed"])
-            for name in _PANELS:
-                if row.get(name):
-                    curve = policies.curves.setdefault(name, {})
-                    curve.setdefault(int(row["step"]), []).append(float(row[name]))
+        with report_damage(path):
+            for row in Run(path.parent).metrics:
+                policies = found[row["method"]]
+                policies.seeds.add(row["seed"])
+                for name in _PANELS:
+                    if row.get(name):
+                        curve = policies.curves.setdefault(name, {})
+                        curve.setdefault(int(row["step"]), []).append(float(row[name]))
     if not any(policies.curves for policies in found.values()):
         kind = description["kind"]
         state = "has no metrics of policies yet" if kind == "policies" else f"is a {kind} run"

@@ -226,8 +226,12 @@ def _list_scores(records: Sequence[Record]) -> Table:
 
 def choose_format(cells: Sequence[Record]) -> str:
     """Choose the format of the returns in one row or dataset."""
-    values = [cell[name] for cell in cells for name in ("return_mean", "data_return")]
-    return return_form(*(float(value) for value in values if value is not None))
+    returns = []
+    for cell in cells:
+        for value in (cell["return_mean"], cell["data_return"]):
+            if value is not None:
+                returns.append(float(value))
+    return return_form(*returns)
 
 
 def return_form(*returns: float) -> str:
@@ -269,7 +273,9 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 def _write_latex(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
-        text = " & ".join(re.sub(r"([%&#$_{}])", r"\\\1", cell) for cell in cells)
+        # A name from someone else's run may hold commands of LaTeX.
+        plain = [cell.replace("\\", "/") for cell in cells]
+        text = " & ".join(re.sub(r"([%&#$_{}])", r"\\\1", cell) for cell in plain)
         for sign, latex in (("±", r"$\pm$"), ("–", "--"), ("λ", r"$\lambda$")):
             text = text.replace(sign, latex)
         return text + r" \\"

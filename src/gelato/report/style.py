@@ -9,6 +9,8 @@ from jaxtyping import Float
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
+from matplotlib.text import Text
 from scipy.stats import t as student
 
 from gelato.runs.files import write_atomically
@@ -36,9 +38,21 @@ matplotlib.rcParams.update(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a picture atomically and without a date: equal content gives equal bytes."""
+    for text in figure.findobj(Text):
+        # A name with dollar signs, such as that of a column, is no formula.
+        if "$" in text.get_text() and not _is_formula(text.get_text()):
+            text.set_parse_math(False)
     undated = _NO_DATE[path.suffix]
     with write_atomically(path) as partial:
         figure.savefig(partial, bbox_inches="tight", metadata=undated)
+
+
+def _is_formula(text: str) -> bool:
+    try:
+        MathTextParser("agg").parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def label_panels(panels: Sequence[Axes]) -> None:

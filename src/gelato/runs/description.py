@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from gelato.errors import InputError
 from gelato.runs.files import read_json
 
 FORMAT = 1
+# Metadata of a setting that a later version added. At its default it is not recorded, so the run
+# folders of earlier versions stay valid.
+ADDED_LATER = {"added_later": True}
 _PACKAGES = (
     "gelato-rl",
     "jax",
@@ -84,6 +88,16 @@ def read_description(path: Path) -> dict[str, Any]:
         if name in fields and not is_right(fields[name]):
             raise InputError(f"{path}: damaged (the field {name} has a value of another type)")
     return _Description(path, fields)
+
+
+def list_settings(config: Any) -> dict[str, Any]:
+    """Return the fields of a configuration that a run records."""
+    found = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if not (each.metadata.get("added_later") and value == each.default):
+            found[each.name] = value
+    return found
 
 
 def list_versions() -> dict[str, str]:

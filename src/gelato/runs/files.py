@@ -30,6 +30,8 @@ _LOCKABLE = {
     *("ntfs3", "overlay", "ramfs", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"),
 }
 _warned: set[str] = set()
+# A file of records needs about a hundred bytes for each.
+_LARGEST_JSON = 2**28
 # What code raises that uses values of a wrong type or size.
 _UNEXPECTED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
@@ -240,6 +242,8 @@ def read_json(path: Path, problem: str = "damaged") -> Any:
     if path.exists() and not path.is_file():  # Reading a pipe or a device may never end.
         raise InputError(f"{path}: is not a plain file")
     try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise InputError(f"{path}: {problem} (too large for a JSON file of gelato)")
         return json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error

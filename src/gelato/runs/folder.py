@@ -38,12 +38,19 @@ from gelato.runs.files import (
     write_atomically,
 )
 from gelato.runs.manifest import LOG, NAME, Manifest, check_file, read_manifest, write_manifest
+from gelato.runs.memory import check_memory
 from gelato.runs.npz import read_arrays
 from gelato.runs.records import Record, format_records, read_records
 
 _KEPT_CHECKPOINTS = 2
+# Rows as dictionaries need so much more memory than their text.
+_ROWS_RATIO = 8
 _REMOVE_LOG = "restore it from a copy, or remove it and repeat the command"
 Tree = TypeVar("Tree")
+
+
+class InUseError(InputError):
+    """Another process uses the folder."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class Run:
             kind = self.description["kind"]
             why = (
                 "is not finished"
-                if kind == "policies"
+                if kind in ("policies", "sweep")
                 else f"is a {kind} run, not a training. Give the folder of a `gelato train` run"
             )
             raise InputError(f"{self.folder}: has no results; this run {why}")
@@ -85,11 +92,11 @@ class Run:
         if self.folder.is_file():
             raise InputError(f"{self.folder}: is a file; name a folder")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._refuse_links()
+        self.refuse_links()
         warn_without_locks(self.folder)
         with lock_file(self.folder / ".lock") as locked:
             if not locked:
-                raise InputError(
+                raise InUseError(
                     f"{self.folder}: in use by another process; wait for it or use another folder"
                 )
             for folder in (self.folder, self.folder / "checkpoints"):
@@ -107,7 +114,7 @@ class Run:
             if entry.name != NAME or read_manifest(self.folder) is None:
                 raise InputError(f"{self.folder}: contains other files; use another folder")
 
-    def _refuse_links(self) -> None:
+    def refuse_links(self) -> None:
         """Refuse links and devices in the folder: a run could write to other places."""
         for place, folders, files in os.walk(self.folder):
             for name in folders + files:
@@ -263,7 +270,8 @@ class Run:
         """
         path = self.folder / LOG
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        with os.fdopen(os.open(path, flags, 0o666), "r+", newline="") as file:
+        opened = os.open(path, flags, 0o666)
+        with os.fdopen(opened, "r+", encoding="utf-8", newline="") as file:
             columns = next(csv.reader(file), None)
             text = _as_csv(rows, columns or list(rows[0]), header=columns is None)
             file.seek(0, io.SEEK_END)
@@ -275,8 +283,10 @@ class Run:
         path = self.check(LOG, _REMOVE_LOG)
         if not path.exists():
             return []
+        size = path.stat().st_size
+        check_memory(str(path), _ROWS_RATIO * size, size)
         try:
-            whole, newline, _ = path.read_text().rpartition("\n")
+            whole, newline, _ = path.read_text("utf-8").rpartition("\n")
             rows = list(csv.DictReader(io.StringIO(whole + newline, newline=""), strict=True))
             for row in rows:
                 if None in row or None in row.values():
@@ -301,7 +311,8 @@ class Run:
             write_manifest(self.folder, manifest)
         if kept:
             with self.write(LOG) as partial:
-                partial.write_text(_as_csv(kept, list(kept[0]), header=True), newline="")
+                text = _as_csv(kept, list(kept[0]), header=True)
+                partial.write_text(text, "utf-8", newline="")
 
     def close_log(self) -> None:
         """Tell the manifest that the log is complete."""
@@ -362,6 +373,10 @@ def load_arrays(path: Path, like: Tree) -> Tree:
             raise InputError(
                 f"{path}: has {found} instead of {jax.tree_util.keystr(place)} with shape "
                 f"{leaf.shape}"
+            )
+        if array.dtype.kind != np.dtype(leaf.dtype).kind:
+            raise InputError(
+                f"{path}: {jax.tree_util.keystr(place)} holds {array.dtype} instead of {leaf.dtype}"
             )
         loaded.append(array)
     return jax.tree_util.tree_unflatten(structure, loaded)

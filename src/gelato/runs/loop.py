@@ -31,6 +31,9 @@ Show = Callable[[int, Sequence[Row]], None]
 # Opens a display, given the first step and the total.
 Display = Callable[[int, int], AbstractContextManager[Show]]
 _keepers: ContextVar[tuple[Callable[[Run], None], ...]] = ContextVar("keepers", default=())
+# Called with the title of a training, the step, the total and the new rows after every block.
+Watch = Callable[[str, int, int, Sequence[Row]], None]
+_watchers: ContextVar[tuple[Watch, ...]] = ContextVar("watchers", default=())
 
 
 @contextmanager
@@ -44,6 +47,16 @@ def on_checkpoint(keep: Callable[[Run], None]) -> Iterator[None]:
         yield
     finally:
         _keepers.reset(token)
+
+
+@contextmanager
+def watch_blocks(watch: Watch) -> Iterator[None]:
+    """Call `watch` at the start and after every block of all training loops in the context."""
+    token = _watchers.set((*_watchers.get(), watch))
+    try:
+        yield
+    finally:
+        _watchers.reset(token)
 
 
 def _announce_checkpoint(folder: Run) -> None:
@@ -82,7 +95,13 @@ def run_blocks(
         folder.forget_metrics_after(step)
     saved, types, finite = time.monotonic(), _types(state), _finite(state)
     display = display or partial(_show_bar, title, shown)
-    with display(first, total) as show, stop_between_blocks() as interrupted:
+    with display(first, total) as show_rows, stop_between_blocks() as interrupted:
+
+        def show(step: int, rows: Sequence[Row]) -> None:
+            show_rows(step, rows)
+            for watch in _watchers.get():
+                watch(title, step, total, rows)
+
         show(step, folder.metrics if step > first else [])
         while step < total:
             begun = time.monotonic()
@@ -143,7 +162,9 @@ def _show_bar(title: str, shown: Sequence[str], first: int, total: int) -> Itera
 
 
 def _types(state: Any) -> list[Any]:
-    return [jax.typeof(leaf) for leaf in jax.tree.leaves(state) if eqx.is_array(leaf)]
+    # Not where the array lies: a block may divide it among devices.
+    kinds = [jax.typeof(leaf) for leaf in jax.tree.leaves(state) if eqx.is_array(leaf)]
+    return [(kind.shape, kind.dtype, kind.weak_type) for kind in kinds]
 
 
 def _entry(metrics: Metrics, index: int) -> dict[str, Any]:

@@ -17,16 +17,21 @@ def check_memory(what: str, claimed: int, stored: int) -> None:
     """
     if claimed <= _SMALL:
         return
-    if claimed > LARGEST_RATIO * stored:
-        raise InputError(
-            f"{what} claims {claimed / 1e6:,.0f} MB, but the file stores {stored:,} bytes of it; "
-            "the file is damaged, or its rows were never written"
-        )
+    check_ratio(what, claimed, stored)
     free = find_free_memory()
     if free is not None and claimed > free:
         raise InputError(
             f"{what} needs {claimed / 1e9:,.1f} GB of memory, but only {free / 1e9:,.1f} GB are "
             "free; use fewer rows"
+        )
+
+
+def check_ratio(what: str, claimed: int, stored: int) -> None:
+    """Refuse arrays that claim more than the file can hold, unless they are small."""
+    if claimed > max(LARGEST_RATIO * stored, _SMALL):
+        raise InputError(
+            f"{what} claims {claimed / 1e6:,.0f} MB, but the file stores {stored:,} bytes of it; "
+            "the file is damaged, or its rows were never written"
         )
 
 

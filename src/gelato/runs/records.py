@@ -81,9 +81,9 @@ def merge_records(path: Path, records: Sequence[Record], keys: Sequence[str]) ->
         os.close(folder)
 
 
-def _place(value: object) -> tuple[float, str]:
+def _place(value: object) -> tuple[int | float, str]:
     """Return a sort key: numbers by size, then words."""
-    return (float(value), "") if isinstance(value, int | float) else (math.inf, str(value))
+    return (value, "") if isinstance(value, int | float) else (math.inf, str(value))
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
@@ -99,7 +99,7 @@ def format_records(records: Sequence[Record]) -> str:
 
 def write_csv(path: Path, records: Sequence[Record]) -> None:
     """Write records with equal fields as a CSV table."""
-    with write_atomically(path) as partial, partial.open("w", newline="") as file:
+    with write_atomically(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(records[0]))
         writer.writeheader()
         writer.writerows(records)
@@ -111,19 +111,3 @@ def device() -> str:
 
     found = jax.devices()[0]
     return "CPU" if found.platform == "cpu" else str(found.device_kind)
-
-
-def record_speed(
-    path: Path, what: str, value: float, unit: str, against: str, ratio: float
-) -> Record:
-    """Merge one speed measurement into a file of records."""
-    record: Record = {
-        "what": what,
-        "device": device(),
-        "value": value,
-        "unit": unit,
-        "against": against,
-        "ratio": round(ratio, 2),
-    }
-    merge_records(path, [record], keys=("what", "device"))
-    return record

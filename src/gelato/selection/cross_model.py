@@ -46,7 +46,7 @@ class CrossModel(AbstractEstimator):
             }
             low, high = bound_next(means, center, sampling)
             if evidence.bias is not None:
-                bias = evidence.bias.proven(others)
+                bias = evidence.bias.find_unexplained(others)
                 details |= {"reward_bias": bias, "widened": bias * details["steps"]}
                 low, high = low - details["widened"], high + details["widened"]
             found.append(Estimate(self.name, center, low, high, details=details))

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.errors import InputError
-from gelato.selection.log import Log, scale_actions
+from gelato.selection.log import Log, normalise_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.replay import Bias
 from gelato.selection.rollouts import Rollouts
@@ -115,4 +115,4 @@ def choose_actions(
 
         return jax.lax.map(one, (states, keys), batch_size=min(_CHUNK, len(states)))
 
-    return scale_actions(log.space, eqx.filter_vmap(of_policy)(policies))
+    return normalise_actions(log.space, eqx.filter_vmap(of_policy)(policies))

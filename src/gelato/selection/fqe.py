@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from gelato.selection.estimate import AbstractEstimator, Estimate, bound_next
 from gelato.selection.evidence import Evidence, choose_actions
-from gelato.selection.log import scale_actions
+from gelato.selection.log import normalise_actions
 from gelato.selection.temporal import (
     Critics,
     CriticState,
@@ -58,7 +58,7 @@ def make_logged_problem(evidence: Evidence) -> Problem:
     log, settings = evidence.log, evidence.settings
     rows = Rows(
         states=log.standardise(log.states),
-        actions=scale_actions(log.space, log.actions),
+        actions=normalise_actions(log.space, log.actions),
         rewards=log.rewards[:, None],
         next_states=log.standardise(log.next_states),
         continues=1.0 - log.terminated,

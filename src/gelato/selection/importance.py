@@ -30,7 +30,7 @@ from gelato.progress import note, working
 from gelato.selection.estimate import LEVEL, AbstractEstimator, Estimate
 from gelato.selection.evidence import Evidence, choose_actions
 from gelato.selection.fqe import LoggedValues, fit_critics, value_log
-from gelato.selection.log import Log, scale_actions
+from gelato.selection.log import Log, normalise_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.temporal import Critics
 
@@ -225,7 +225,7 @@ def clone_densities(log: Log, *, key: PRNGKeyArray) -> Float[Array, " n"]:
     The densities are per unit of the data's own actions.
     """
     discrete = isinstance(log.space, Discrete)
-    states, actions = log.standardise(log.states), scale_actions(log.space, log.actions)
+    states, actions = log.standardise(log.states), normalise_actions(log.space, log.actions)
     size = log.space.size
     init_key, draw_key = jax.random.split(key)
     outputs = size if discrete else 2 * size
@@ -253,5 +253,5 @@ def clone_densities(log: Log, *, key: PRNGKeyArray) -> Float[Array, " n"]:
     )
     if discrete:
         return found
-    unit = jax.grad(lambda a: jnp.sum(scale_actions(log.space, a)))(log.actions[0])
+    unit = jax.grad(lambda a: jnp.sum(normalise_actions(log.space, a)))(log.actions[0])
     return found + jnp.sum(jnp.log(unit))

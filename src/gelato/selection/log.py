@@ -53,7 +53,7 @@ class Log(eqx.Module):
         return jnp.sum(rewards * factors, axis=1)
 
 
-def scale_actions(
+def normalise_actions(
     space: ActionSpace, actions: Float[Array, "*batch action"]
 ) -> Float[Array, "*batch action"]:
     """Scale continuous actions to [−1, 1]; discrete ones stay one-hot."""

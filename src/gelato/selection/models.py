@@ -26,7 +26,7 @@ from gelato.model.training import find_model, load_model
 from gelato.runs.files import restore_tuples
 from gelato.runs.folder import Run
 from gelato.selection.evidence import ImaginedSteps, SelectSettings
-from gelato.selection.log import Log, scale_actions
+from gelato.selection.log import Log, normalise_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.rollouts import Judge
 from gelato.selection.temporal import Rows
@@ -172,7 +172,7 @@ def _imagine_in(
         return jnp.asarray(judge.scaling.restore(dynamics.decode(z, key=key)))
 
     def choose(policy: AbstractTarget, observation: Array) -> Array:
-        return scale_actions(space, policy.choose(observation, key=key))
+        return normalise_actions(space, policy.choose(observation, key=key))
 
     def of_policy(policy: AbstractTarget) -> tuple[ImaginedSteps, Array]:
         def act(z: Array, *, key: PRNGKeyArray) -> tuple[Array, Array]:
@@ -187,7 +187,7 @@ def _imagine_in(
         choose_in = jax.vmap(lambda observation: choose(policy, observation))
         rows = Rows(
             states=log.standardise(before),
-            actions=scale_actions(space, flat.action),
+            actions=normalise_actions(space, flat.action),
             rewards=flat.reward[:, None],
             next_states=log.standardise(after),
             continues=1.0 - flat.terminated,

@@ -30,7 +30,7 @@ class Bias(eqx.Module):
     means: Float[np.ndarray, " models"]
     errors: Float[np.ndarray, " models"]
 
-    def proven(self, models: Bool[np.ndarray, " models"]) -> float:
+    def find_unexplained(self, models: Bool[np.ndarray, " models"]) -> float:
         """Return the size of the common bias of these models that chance does not explain."""
         # All models replay the same segments, so averaging them does not reduce the error.
         error = _ERRORS * float(np.sqrt(np.mean(self.errors[models] ** 2)))
@@ -39,7 +39,7 @@ class Bias(eqx.Module):
 
 def measure_bias(judges: Sequence[Judge], log: Log, *, key: PRNGKeyArray) -> Bias:
     """Replay segments of the log in every model."""
-    rows, present = choose_segments(log)
+    rows, present = choose_windows(log)
     states, actions = log.states[rows[:, 0]], log.actions[rows]
     logged = np.asarray(jnp.sum(jnp.where(present, log.rewards[rows], 0), axis=1))
     steps = np.asarray(present).sum(axis=1)
@@ -52,7 +52,7 @@ def measure_bias(judges: Sequence[Judge], log: Log, *, key: PRNGKeyArray) -> Bia
     return Bias(np.array(means), np.array(errors))
 
 
-def choose_segments(log: Log) -> tuple[Array, Array]:
+def choose_windows(log: Log) -> tuple[Array, Array]:
     """Return the rows of segments `[segments, steps]`, and which of them are in the episode."""
     present = np.asarray(log.present)
     episodes, first = np.nonzero(present)

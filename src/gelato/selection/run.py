@@ -119,18 +119,19 @@ def estimate_run(
     described = Run(folder).description
     name = _name_settings(settings, described)
     path = folder / FOLDER
+    Run(folder).refuse_links()  # The folder of the estimates may be a link that someone made.
     with open_run(path, "selection", settings_of=str(described["fingerprint"])) as opened:
         if (path / f"{name}.json").exists():
             with report_damage(path / f"{name}.json"):
                 return _read_estimates(folder, opened.read_json(name))
         dataset = data or load_stored(described["data"]["reference"])
-        check_data(folder, dataset)
+        check_same_data(folder, dataset)
         found = _estimate(folder, path, dataset, settings)
         opened.write_json(name, _describe_estimates(found))
     return found
 
 
-def check_data(run: Path, dataset: Dataset) -> None:
+def check_same_data(run: Path, dataset: Dataset) -> None:
     """Refuse data that the policies of a run were not trained on."""
     if dataset.transitions.fingerprint() != Run(run).description["fingerprint"]:
         raise InputError(

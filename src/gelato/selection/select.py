@@ -19,10 +19,11 @@ from gelato.data.transitions import Dataset
 from gelato.errors import InputError
 from gelato.runs.files import report_damage
 from gelato.runs.folder import Run
+from gelato.runs.sweeps import expand_sweeps
 from gelato.selection.budget import Trial, choose_trial, try_policies
 from gelato.selection.estimate import Estimate, bound_mean, rank
 from gelato.selection.evidence import SelectSettings
-from gelato.selection.run import Candidate, RunEstimates, check_data, estimate_run
+from gelato.selection.run import Candidate, RunEstimates, check_same_data, estimate_run
 from gelato.selection.value import CommonValue, change_weight
 from gelato.training.policies import (
     TrainedPolicy,
@@ -104,7 +105,7 @@ def select(
     one that recorded the data. The choice is stored in the run's `selection.json`; `evaluate` and
     `export` then use it. `data` replaces the recorded reference, for data that moved.
     """
-    folders = [runs] if isinstance(runs, str | Path) else list(runs)
+    folders = expand_sweeps([runs] if isinstance(runs, str | Path) else list(runs))
     if not folders:
         raise InputError("name the folder of at least one run")
     if budget < 0:
@@ -116,7 +117,7 @@ def select(
     if budget:
         environment_for(replace(trained[0], environment=environment or trained[0].environment))
     dataset = data or load_stored(trained[0].dataset)
-    check_data(find_training(folders[0]), dataset)
+    check_same_data(find_training(folders[0]), dataset)
     behaviour = measure_behaviour(dataset)
     found = [estimate_run(folder, settings, dataset) for folder in folders]
     candidates, weight = pool_candidates(found)

@@ -12,12 +12,12 @@ from typing import Any
 
 import gymnasium
 
-from gelato.tasks.task import Task, register_task
+from gelato.tasks.task import Settings, Task, register_task
 
 _CARS = ["presence", "x", "y", "vx", "vy"]
 
 
-def has_crashed(info: Mapping[str, Any]) -> bool:
+def has_crashed(info: Mapping[str, object]) -> bool:
     """Return whether a step ended in another car or off the road."""
     rewards = info.get("rewards")
     off_road = isinstance(rewards, Mapping) and not rewards.get("on_road_reward", True)
@@ -120,7 +120,7 @@ def _make_task(
     name: str,
     environment: str,
     entry_point: str,
-    config: Mapping[str, Any],
+    config: Settings,
     step_seconds: float,
     horizon: int = 10,
 ) -> Task:

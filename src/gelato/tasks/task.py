@@ -72,7 +72,7 @@ class Task:
     """Function that makes a simulator whose state can be set."""
     simulator_can_be_copied: bool = False
     """Whether `copy.deepcopy` of the environment gives an independent simulator."""
-    has_crashed: Callable[[Mapping[str, Any]], bool] | None = None
+    has_crashed: Callable[[Mapping[str, object]], bool] | None = None
     """Whether the last `info` of an episode reports a crash; None: crashes are not counted."""
     behaviour_policy: str | None = None
     """Name of a shipped policy that resembles the one in the data."""

@@ -8,11 +8,23 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process, resource_tracker
-from typing import Any
 
+from gelato.errors import InputError
+
+COUNT_VARIABLE = "GELATO_WORKERS"
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Starting workers changes the environment and the main module for a moment: one thread at a time.
 _STARTING = threading.Lock()
+
+
+def count_workers() -> int:
+    """Return the number of worker processes: GELATO_WORKERS, or one per core."""
+    given = os.environ.get(COUNT_VARIABLE, "")
+    if not given:
+        return os.cpu_count() or 1
+    if not given.isdecimal() or int(given) < 1:
+        raise InputError(f"{COUNT_VARIABLE}={given}: must be a whole number of at least 1")
+    return int(given)
 
 
 @contextmanager
@@ -23,10 +35,10 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
         return
     # Spawn the processes: a forked child of a process that has started JAX's threads can hang.
     pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_exit_with_parent
+        workers, mp_context=get_context("spawn"), initializer=exit_with_parent
     )
     try:
-        with _STARTING, _limit_threads(), _protect_start():
+        with _STARTING, _limit_threads(), protect_start():
             # One task per worker makes the pool start all workers now.
             for _ in range(workers):
                 pool.submit(int)
@@ -48,13 +60,13 @@ def _limit_threads() -> Iterator[None]:
 
 
 @contextmanager
-def _protect_start() -> Iterator[None]:
+def protect_start() -> Iterator[None]:
     """Make new processes ignore Ctrl-C, which the parent handles, and not run the user's script."""
     main = sys.modules["__main__"]
-    names = ("__file__", "__spec__")
-    hidden: dict[str, Any] = {
-        name: main.__dict__.pop(name) for name in names if name in main.__dict__
-    }
+    hidden: dict[str, object] = {}
+    for name in ("__file__", "__spec__"):
+        if name in main.__dict__:
+            hidden[name] = main.__dict__.pop(name)
     main.__dict__["__spec__"] = None
     # Starting the tracker unblocks the signal, so start it before blocking the signal.
     resource_tracker.ensure_running()
@@ -66,7 +78,7 @@ def _protect_start() -> Iterator[None]:
         main.__dict__.update(hidden)
 
 
-def _exit_with_parent() -> None:
+def exit_with_parent() -> None:
     """Make a worker exit with its parent, but not when `timeout` signals the process group.
 
     The parent may still need its workers to finish a block.

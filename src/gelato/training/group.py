@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from gelato.data.summary import episode_returns
@@ -27,6 +28,13 @@ from gelato.training.program import (
     train_block,
     value_initial_states,
 )
+from gelato.training.sharding import (
+    choose_mesh,
+    place_policies,
+    place_population,
+    train_parts,
+    value_parts,
+)
 from gelato.uncertainty.build import name_penalty
 
 
@@ -47,7 +55,10 @@ def train_group(plan: Plan, group: Group, run: Path, evaluate: Evaluator | None)
             plan.settings.penalties,
             folder,
         )
-        training = _Training(plan, group, folder, fitted, population, evaluate)
+        devices = choose_mesh(population)
+        if devices is not None:
+            population = place_population(population, devices)
+        training = _Training(plan, group, folder, fitted, population, evaluate, devices)
         state = run_blocks(
             folder,
             init_policies(population, group.agent),
@@ -73,7 +84,8 @@ def train_group(plan: Plan, group: Group, run: Path, evaluate: Evaluator | None)
 class _Training:
     """The data that the blocks of one group share, and the latest measurements.
 
-    `deviations` are the standard deviations of the latest returns over episodes.
+    `devices` are those that share the policies; None means one device. `deviations` are the
+    standard deviations of the latest returns over episodes.
     """
 
     plan: Plan
@@ -82,6 +94,7 @@ class _Training:
     fitted: AbstractFitted | None
     population: Population
     evaluate: Evaluator | None
+    devices: Mesh | None = None
     step: int = 0
     metrics: dict[str, np.ndarray] = field(default_factory=dict)
     deviations: dict[int, float] = field(default_factory=dict)
@@ -98,16 +111,25 @@ class _Training:
 
     def run_block(self, states: PyTree, updates: int) -> tuple[PyTree, Metrics]:
         """Train for a block of updates; each metric has one entry per policy."""
-        states, measured = train_block(
-            self.population, states, agent=self.group.agent, updates=updates
-        )
+        agent = self.group.agent
+        if self.devices is None:
+            states, measured = train_block(self.population, states, agent=agent, updates=updates)
+        else:
+            states = place_policies(states, self.devices)
+            states, measured = train_parts(
+                self.population, states, agent=agent, updates=updates, mesh=self.devices
+            )
         self.metrics = {name: np.ravel(values) for name, values in measured.items()}
         return states, self.metrics
 
     def measure(self, states: PyTree, step: int) -> Metrics:
         """Measure the values of the first states, and returns when an evaluation is due."""
         found: dict[str, np.ndarray] = {}
-        values = value_initial_states(self.population, states, self.group.agent)
+        given = self.population, states, self.group.agent
+        if self.devices is None:
+            values = value_initial_states(*given)
+        else:
+            values = value_parts(*given, self.devices)
         if values is not None:
             found["initial_value"] = np.ravel(values)
         found |= self._measure_returns(states, step)

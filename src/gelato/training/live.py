@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from itertools import chain
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -52,7 +52,7 @@ class _Policy:
 class LivePolicies:
     """Shows the training of policies. A display for `run_blocks`."""
 
-    def __init__(self, labels: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, labels: Sequence[Mapping[str, str | int]]) -> None:
         self._policies: dict[tuple[str, str], _Policy] = {}
         for label in labels:
             key = str(label["method"]), str(label["seed"])
@@ -180,10 +180,10 @@ def draw_sparklines(
     histories: Sequence[Sequence[float]], width: int, bars: str = _BARS
 ) -> list[str]:
     """Draw numbers as bars of one scale, at most `width` per line."""
-    every = [value for history in histories for value in history]
-    if not every:
+    values = list(chain.from_iterable(histories))
+    if not values:
         return [""] * len(histories)
-    low, span = min(every), (max(every) - min(every)) or 1.0
+    low, span = min(values), (max(values) - min(values)) or 1.0
     lines = []
     for history in histories:
         places = np.unique(np.linspace(0, len(history) - 1, min(width, len(history))).round())

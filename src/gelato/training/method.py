@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 
 from gelato.agents.agent import AbstractAgent
 from gelato.dynamics.ensemble import EnsembleFit
 from gelato.dynamics.fit import AbstractFit
 from gelato.errors import InputError
+from gelato.runs.description import list_settings
 from gelato.uncertainty.build import Penalty, name_penalty
 from gelato.uncertainty.penalty import AbstractPenalty
 from gelato.uncertainty.registry import find_penalty
@@ -61,11 +62,17 @@ class Method:
         self._check_penalty()
 
     def _check_penalty(self) -> None:
-        """Refuse a penalty of the wrong type, and one that would have no effect."""
+        """Refuse a penalty of the wrong type, and settings that would have no effect."""
         if not isinstance(self.penalty, str | AbstractPenalty) and not callable(self.penalty):
             raise InputError(
                 f"method {self.name}: penalty is {self.penalty!r}; give a registered name, an "
                 "AbstractPenalty or a function that builds one"
+            )
+        named_none = isinstance(self.penalty, str) and self.penalty == "none"
+        if self.imagines and self.agent.truncation is not None and named_none:
+            raise InputError(
+                f"method {self.name}: truncation ends imagined episodes where the penalty is "
+                "large, but the method has none. Give a penalty, or truncation=none"
             )
         if not self.penalises:
             return
@@ -122,8 +129,8 @@ def describe_value(value: object) -> object:
     """Turn a configuration value into plain JSON: dataclasses become dictionaries with a type."""
     if is_dataclass(value):
         described: dict[str, object] = {"type": type(value).__name__}
-        for field in fields(value):
-            described[field.name] = describe_value(getattr(value, field.name))
+        for name, setting in list_settings(value).items():
+            described[name] = describe_value(setting)
         return described
     if isinstance(value, tuple | list):
         return [describe_value(entry) for entry in value]

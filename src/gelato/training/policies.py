@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gelato.errors import InputError
 from gelato.policy.evaluate import find_environment, open_evaluator
@@ -45,7 +45,7 @@ def trained_policies(
     folder = find_training(run)
     description = Run(folder).description
     reference = description["data"]["reference"]
-    where = environment or _find_recorded_environment(run, description)
+    where = environment or _trust_environment(run, description["data"].get("environment"))
 
     def is_wanted(name: str, number: int) -> bool:
         return method in (None, name, find_family(name)) and seed in (None, number)
@@ -82,9 +82,8 @@ def trained_policies(
         return sorted(found, key=lambda trained: (names.index(trained.method), trained.seed))
 
 
-def _find_recorded_environment(run: Path | str, description: dict[str, Any]) -> str | None:
+def _trust_environment(run: Path | str, recorded: str | None) -> str | None:
     """Return the environment that recorded the data, unless its name would import a module."""
-    recorded: str | None = description["data"].get("environment")
     if recorded is not None and ":" in recorded:
         note(
             f"{run}: names the environment {recorded}, whose module would be imported; it is "

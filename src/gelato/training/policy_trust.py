@@ -106,7 +106,7 @@ def judge_policy(
     chosen = choose_evenly(logged, rows)
     states = logged[chosen].inputs
     at_data = trust(states, np.asarray(logged.actions)[chosen])
-    at_policy = trust(states, choose_actions(policy, states))
+    at_policy = trust(states, ask_policy(policy, states))
     at_random = trust(states, _sample(trust, len(states)))
     starts = np.array([episode.start for episode in logged.episode_slices])
     starts = starts[choose_evenly(starts, rollouts)]
@@ -149,7 +149,7 @@ def imagine(
     for key in jax.random.split(jax.random.key(0), horizon):
         states = np.asarray(fitted.scaling.states.inverse(np.asarray(_decode(dynamics, z))))
         windows = np.asarray(layout.open(states, memory))
-        actions = space.encode(choose_actions(policy, windows))
+        actions = space.encode(ask_policy(policy, windows))
         memory = np.asarray(layout.remember(windows, np.asarray(actions)))
         e, z, ended = _step(dynamics, z, actions, key)
         penalties.append(np.asarray(trust.penalise(e)))
@@ -158,7 +158,7 @@ def imagine(
     return JudgedRollouts(np.array(penalties), np.array(happened))
 
 
-def choose_actions(policy: DeployedPolicy, states: Float[np.ndarray, "n input"]) -> np.ndarray:
+def ask_policy(policy: DeployedPolicy, states: Float[np.ndarray, "n input"]) -> np.ndarray:
     """Return the policy's actions at states or windows; rounding leaves them in their box."""
     actions = np.atleast_1d(policy(states))
     if isinstance(policy.space, Discrete):

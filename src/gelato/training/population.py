@@ -9,10 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gelato.agents.replay import Experience, pack
-from gelato.arrays import stack
-from gelato.data.transitions import Transitions
+from gelato.arrays import stack, take
+from gelato.data.transitions import Transitions, choose_evenly
 from gelato.dynamics.fit import AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import AbstractDynamics
+from gelato.mdp.pessimistic import make_limit
 from gelato.model.fit import normalise_batch
 from gelato.model.latent import Scaling
 from gelato.model.split import Split
@@ -21,7 +22,7 @@ from gelato.runs.folder import Run
 from gelato.training.method import Method
 from gelato.training.program import Population
 from gelato.uncertainty.build import Penalty
-from gelato.uncertainty.calibration import Calibrated
+from gelato.uncertainty.calibration import Calibrated, penalise_in_parts
 from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 
 _STARTS = 100_000
@@ -29,6 +30,8 @@ _INITIAL = 1_000
 _CHUNK = 8192
 # Rows whose windows are in memory together.
 _WINDOWS = 65_536
+# Held-out transitions that the limit of imagined episodes is measured on.
+_HELD_OUT = 10_000
 
 
 def build_population(
@@ -41,8 +44,10 @@ def build_population(
 ) -> Population:
     """Encode the data, build and calibrate the penalties, and stack everything by seed.
 
-    The scales of the penalties are stored in `calibration.json`; later calls use the stored ones.
+    The scales of the penalties and the limits of imagined episodes are stored in
+    `calibration.json`; later calls use the stored ones.
     """
+    agent = methods[0].agent
     scaling = split.scaling if fitted is None else fitted.scaling
     every = split.dataset.transitions
     # A terminal row needs no successor, because its target has no future value.
@@ -61,18 +66,30 @@ def build_population(
     weights = np.array([method.penalty_weight for method in methods], np.float32)
     distinct, penalty_of = list_distinct_penalties(methods)
     penalties = _build_penalties(fitted, distinct, len(seeds), settings)
+    limits = None
+    if fitted is not None and agent.truncation is not None:
+        limits = measure_limits(fitted, split, penalties, agent.truncation)
+    penalties, limits = _store_scales(folder, methods, penalties, penalty_of, limits)
+    lowest, highest = rewards.min(), rewards.max()
+    limit = None
+    if limits is not None:
+        by_variant = jnp.stack([limits[place] for place in penalty_of])
+        # Only agents with a discount have a truncation.
+        discount: float = agent.discount  # type: ignore[attr-defined]
+        limit = make_limit(by_variant, lowest, jnp.asarray(weights)[:, None], discount)
     return Population(
         dynamics=None if fitted is None else stack(fitted.dynamics),
         logged=jnp.stack(logged),
         starts=jnp.stack(starts),
         initial=jnp.stack(initial),
-        penalties=_store_scales(folder, methods, penalties, penalty_of),
+        penalties=penalties,
         weights=jnp.asarray(weights),
         real_fractions=jnp.array([method.real_fraction for method in methods]),
-        reward_range=jnp.stack([rewards.min(), rewards.max()]),
+        reward_range=jnp.stack([lowest, highest]),
         seeds=jnp.array(seeds),
         action_space=transitions.action_space,
         penalty_of=penalty_of,
+        limit=limit,
     )
 
 
@@ -113,19 +130,45 @@ def _build_penalties(
     return tuple(stack(built) for built in zip(*by_seed, strict=True))
 
 
+def measure_limits(
+    fitted: AbstractFitted,
+    split: Split,
+    penalties: Sequence[AbstractPenalty],
+    quantile: float,
+) -> list[Float[Array, " seeds"]]:
+    """Return the quantile of every penalty over held-out transitions, for every seed.
+
+    Held-out transitions are not among the neighbours, and the model was not fitted to them.
+    """
+    held_out = split.held_out[choose_evenly(split.held_out, _HELD_OUT)]
+    batch = normalise_batch(held_out, fitted.scaling)
+    limits = []
+    for penalty in penalties:
+        of_seeds = []
+        for index, dynamics in enumerate(fitted.dynamics):
+            embeddings = _embed(dynamics, batch.inputs, batch.actions)
+            U = penalise_in_parts(take(penalty, index), embeddings)
+            of_seeds.append(jnp.quantile(U, quantile))
+        limits.append(jnp.stack(of_seeds))
+    return limits
+
+
 def _store_scales(
     folder: Run,
     methods: Sequence[Method],
     penalties: tuple[AbstractPenalty, ...],
     penalty_of: tuple[int, ...],
-) -> tuple[AbstractPenalty, ...]:
-    """Store the penalties' scales in the run once; return the penalties with the stored scales."""
+    limits: list[Float[Array, " seeds"]] | None,
+) -> tuple[tuple[AbstractPenalty, ...], list[Float[Array, " seeds"]] | None]:
+    """Store the penalties' scales and limits in the run once; return the stored ones."""
     scales = {}
     for method, place in zip(methods, penalty_of, strict=True):
         penalty = penalties[place]
         if isinstance(penalty, Calibrated):
             level, unit = np.asarray(penalty.scale.level), np.asarray(penalty.scale.unit)
             scales[method.name] = {"level": level.tolist(), "unit": unit.tolist()}
+            if limits is not None:
+                scales[method.name]["limit"] = np.asarray(limits[place]).tolist()
     stored = folder.record("calibration", scales)
     found = list(penalties)
     for method, place in zip(methods, penalty_of, strict=True):
@@ -134,7 +177,9 @@ def _store_scales(
             scale = stored[method.name]
             values = [jnp.asarray(scale["level"]), jnp.asarray(scale["unit"])]
             found[place] = eqx.tree_at(lambda p: (p.scale.level, p.scale.unit), penalty, values)
-    return tuple(found)
+            if limits is not None:
+                limits[place] = jnp.asarray(scale["limit"])
+    return tuple(found), limits
 
 
 def encode_rows(
@@ -155,6 +200,16 @@ def encode_rows(
         inputs = jnp.asarray(scaling.inputs(rows.next_inputs if following else rows.inputs))
         found.append(inputs if dynamics is None else _encode(dynamics, inputs))
     return found[0] if len(found) == 1 else jnp.concatenate(found)
+
+
+@eqx.filter_jit
+def _embed(
+    dynamics: AbstractDynamics, states: Float[Array, "n input"], actions: Float[Array, "n action"]
+) -> Float[Array, "n embedding"]:
+    def one(row: tuple[Array, Array]) -> Float[Array, " embedding"]:
+        return dynamics.embed(dynamics.encode(row[0]), row[1])
+
+    return jax.lax.map(one, (states, actions), batch_size=min(_CHUNK, len(states)))
 
 
 @eqx.filter_jit

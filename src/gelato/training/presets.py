@@ -283,8 +283,8 @@ def _make_rebrac(sac: SAC, small: bool) -> ReBRAC:
 
 
 def _make_mobile(sac: SAC) -> MOBILE:
-    """Return MOBILE with the settings of a SAC agent, except for its critics and targets."""
-    own = ("critic_norm", "soft_targets")
+    """Return MOBILE with the settings of a SAC agent, except for critics, targets and penalty."""
+    own = ("critic_norm", "soft_targets", "truncation")
     shared = {each.name: getattr(sac, each.name) for each in fields(sac) if each.name not in own}
     return MOBILE(**shared)
 

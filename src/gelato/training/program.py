@@ -19,7 +19,7 @@ from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training
 from gelato.data.spaces import ActionSpace
 from gelato.dynamics.interface import AbstractDynamics, Latent
-from gelato.mdp.pessimistic import Step, subtract_penalty
+from gelato.mdp.pessimistic import Limit, Step, end_unknown_rollouts, subtract_penalty
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
 
 Result = TypeVar("Result")
@@ -32,6 +32,7 @@ class Population(eqx.Module):
     Arrays have the seed as first axis; `weights` and `real_fractions` have the variant.
     `penalties` has every distinct penalty once, and `penalty_of` the place of each variant's
     penalty there (default: one per variant). `initial` holds first states of the data's episodes.
+    `limit` ends imagined episodes; its arrays have the axes `[variants, seeds]`.
     """
 
     dynamics: AbstractDynamics | None
@@ -45,6 +46,7 @@ class Population(eqx.Module):
     seeds: Int[Array, " seeds"]
     action_space: ActionSpace = eqx.field(static=True)
     penalty_of: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    limit: Limit | None = None
 
     def map(self, function: Callable[..., Result], *arguments: PyTree) -> Result:
         """Call `function(view, key, *arguments)` for every policy.
@@ -91,6 +93,13 @@ def train_block(
     population: Population, states: PyTree, *, agent: AbstractAgent, updates: int
 ) -> tuple[PyTree, Measured]:
     """Train every policy for a block of updates; return the means of what was measured."""
+    return update_policies(population, states, agent, updates)
+
+
+def update_policies(
+    population: Population, states: PyTree, agent: AbstractAgent, updates: int
+) -> tuple[PyTree, Measured]:
+    """Do what `train_block` does, inside a compiled function."""
     per_rollout = min(updates, agent.updates_per_rollout)
     iterations = updates // per_rollout
     if iterations == 1:
@@ -125,7 +134,8 @@ def _iterate(
 
 
 def penalise_steps(population: Population, steps: Step) -> tuple[Step, Measured]:
-    """Subtract `λU` from the rewards of all imagined steps `[variants, seeds, steps, episodes]`.
+    """Subtract `λU` from the rewards of all imagined steps `[variants, seeds, steps, episodes]`,
+    and end episodes at the limit, if there is one.
 
     All steps that share a penalty are penalised together: one neighbour search for ten thousand
     points is cheaper than many small ones. Chunks bound the memory.
@@ -146,7 +156,14 @@ def penalise_steps(population: Population, steps: Step) -> tuple[Step, Measured]
         "imagined_reward": jnp.mean(rewards, axis=-1),
         "penalty": jnp.mean(U, axis=-1),
     }
-    return eqx.tree_at(lambda s: s.reward, steps, rewards.reshape(shape)), measured
+    steps = eqx.tree_at(lambda s: s.reward, steps, rewards.reshape(shape))
+    if population.limit is None:
+        return steps, measured
+    end = jax.vmap(jax.vmap(end_unknown_rollouts))
+    steps = end(steps, U.reshape(shape), population.limit)
+    unknown = U > population.limit.penalty[..., None]
+    measured["unknown"] = jnp.mean(unknown, axis=-1)
+    return steps, measured
 
 
 @eqx.filter_jit
@@ -157,6 +174,13 @@ def value_initial_states(
 
     It is the value in the pessimistic MDP. You can use it to select policies without a simulator.
     """
+    return value_policies(population, states, agent)
+
+
+def value_policies(
+    population: Population, states: PyTree, agent: AbstractAgent
+) -> Float[Array, "variants seeds"] | None:
+    """Do what `value_initial_states` does, inside a compiled function."""
 
     def value(state: PyTree, initial: Float[Array, "e latent"]) -> Float[Array, ""] | None:
         def one(z: Latent) -> Float[Array, ""] | None:

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.errors import InputError, UserCodeError
-from gelato.geometry import AbstractMetric, Composite, EnsemblePullback, prepare
+from gelato.geometry import Composite, prepare
 from gelato.model.latent import LatentModel
 from gelato.progress import note
 from gelato.uncertainty.embedded import EmbeddedData
@@ -31,7 +31,6 @@ from gelato.uncertainty.penalty import (
 )
 from gelato.uncertainty.registry import Space, find_penalty
 
-MetricName = Literal["composite", "decoder"]
 # A name, a penalty that is built already, or a function that builds one from `PenaltyInputs`.
 Penalty = str | AbstractPenalty | Callable[["PenaltyInputs"], AbstractPenalty]
 NEIGHBOURS = 20
@@ -189,50 +188,36 @@ def choose_segments(model: LatentModel, data: Transitions) -> int:
 
 
 class ForwardOutput(eqx.Module):
-    """`e -> (μ_F, σ_F)`."""
+    """`e -> (μ_F, σ_F)`, the values of several forward networks one after the other."""
 
     model: LatentModel
 
     def __call__(self, e: Float[Array, " embedding"]) -> tuple[Array, Array]:
-        predicted = self.model.forward(e)
-        return predicted.mean, jnp.sqrt(predicted.variance)
+        predicted = self.model.predict_latents(e)
+        return jnp.ravel(predicted.mean), jnp.sqrt(jnp.ravel(predicted.variance))
 
 
 class DecoderOutput(eqx.Module):
-    """`z -> (μ_D, σ_D)` of every decoder."""
+    """`z -> (μ_D, σ_D)` of every decoder.
+
+    If `z` holds the latent states of several forward networks, the outputs are those for the first
+    one, then those for the second, and so on.
+    """
 
     model: LatentModel
 
-    def __call__(self, z: Float[Array, " latent"]) -> tuple[Array, Array]:
-        decoded = self.model.decode(z)
+    def __call__(self, z: Float[Array, " latents"]) -> tuple[Array, Array]:
+        if self.model.forwards == 1:
+            decoded = self.model.decode(z)
+        else:
+            decoded = jax.vmap(self.model.decode)(z.reshape(-1, self.model.latent_size))
+            decoded = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), decoded)
         return decoded.mean, jnp.sqrt(decoded.variance)
 
 
-class DecodedForwardOutput(eqx.Module):
-    """`e -> (μ_D, σ_D)(μ_F(e))`: the decoders at the forward model's mean."""
-
-    model: LatentModel
-
-    def __call__(self, e: Float[Array, " embedding"]) -> tuple[Array, Array]:
-        return DecoderOutput(self.model)(self.model.forward(e).mean)
-
-
-def build_metric(model: LatentModel, name: MetricName = "composite") -> AbstractMetric:
-    """Build the metric that the model pulls back to its embedding space.
-
-    `composite` is the metric of Theorem 2. `decoder` is the metric of the decoders at the mean of
-    F.
-    """
-    return (
-        EnsemblePullback(DecodedForwardOutput(model))
-        if name == "decoder"
-        else build_composite(model)
-    )
-
-
 def build_composite(model: LatentModel) -> Composite:
-    """Build the metric of Theorem 2 from forward model and decoders."""
-    return Composite(ForwardOutput(model), DecoderOutput(model))
+    """Build the metric of Theorem 2 from all forward networks and decoders."""
+    return Composite(ForwardOutput(model), DecoderOutput(model), members=model.forwards)
 
 
 def fit_transport(geodesic: GeodesicDistance, inputs: PenaltyInputs) -> Transport:

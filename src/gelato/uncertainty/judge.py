@@ -21,7 +21,7 @@ from gelato.data.transitions import Transitions, find_held_out
 from gelato.errors import InputError
 from gelato.model.latent import LatentModel, Scaling
 from gelato.model.training import FittedModel
-from gelato.progress import note, progress
+from gelato.progress import Advance, note, progress
 from gelato.tasks.environments import open_simulator
 from gelato.tasks.partial import find_view_of
 from gelato.tasks.task import AbstractSimulator, find_task
@@ -67,29 +67,26 @@ class Report:
         """Return flat records, one for each penalty and shift."""
         inside = next(judged for judged in self.judged if judged.shift == "held-out")
         threshold = float(np.quantile(inside.errors, ORDINARY))
-        return [
-            {
-                "dataset": self.dataset,
-                "model_seed": self.model_seed,
-                "penalty": name,
-                "shift": judged.shift,
-                "truth": self.truth,
-                "rows": len(judged.errors),
-                "points": self.points,
-                "mean_error": float(judged.errors.mean()),
-                "mean_penalty": float(self.scales[name](jnp.asarray(values)).mean()),
-                **score_penalty(values, judged.errors, threshold),
-                **score_trust(
-                    values,
-                    judged.errors,
-                    float(np.quantile(inside.penalties[name], ORDINARY)),
-                    threshold,
-                ),
-                "microseconds": round(judged.microseconds[name], 2),
-            }
-            for judged in self.judged
-            for name, values in judged.penalties.items()
-        ]
+        records = []
+        for judged in self.judged:
+            for name, values in judged.penalties.items():
+                limit = float(np.quantile(inside.penalties[name], ORDINARY))
+                record = {
+                    "dataset": self.dataset,
+                    "model_seed": self.model_seed,
+                    "penalty": name,
+                    "shift": judged.shift,
+                    "truth": self.truth,
+                    "rows": len(judged.errors),
+                    "points": self.points,
+                    "mean_error": float(judged.errors.mean()),
+                    "mean_penalty": float(self.scales[name](jnp.asarray(values)).mean()),
+                    **score_penalty(values, judged.errors, threshold),
+                    **score_trust(values, judged.errors, limit, threshold),
+                    "microseconds": round(judged.microseconds[name], 2),
+                }
+                records.append(record)
+        return records
 
 
 def judge_penalties(
@@ -188,7 +185,7 @@ class _Judge:
         chosen: Mapping[str, Penalty],
         rows: int,
         calibration: Calibration,
-        advance: Any,
+        advance: Advance,
     ) -> Report:
         """Judge penalties on all shifts."""
         questions = list(self._prepare_shifts(shifts, rows))
@@ -271,7 +268,7 @@ def _predict_rows(model: LatentModel, inputs: Array, actions: Array) -> tuple[Ar
 @eqx.filter_jit
 def _predict_latents(model: LatentModel, z: Array, actions: Array) -> tuple[Array, Array]:
     e = jax.vmap(model.embedding)(z, actions)
-    return e, jax.vmap(lambda e: model.decode_means(model.forward(e).mean).mean(axis=0))(e)
+    return e, jax.vmap(lambda e: model.predict_state_means(e).mean(axis=0))(e)
 
 
 def _time_penalty(

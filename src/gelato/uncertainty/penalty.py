@@ -113,7 +113,7 @@ class Images(eqx.Module):
             return (
                 metric.phi(mean),
                 scale,
-                jnp.diag(metric.scale_term.weights(metric.phi, metric.samples(e))),
+                jnp.diag(metric.scale_term.weights(metric, metric.samples(e))),
             )
 
         outputs, scales, weights = jax.lax.map(one, points, batch_size=min(4096, len(points)))
@@ -234,25 +234,29 @@ class Extrapolation(AbstractPenalty):
 
 
 class Ensemble(AbstractPenalty):
-    """`U(e) = √(1/d_S Σⱼ Varᵢ μ_D^i(μ_F(e))ⱼ)`: how much the bootstrapped decoders disagree."""
+    """`U(e) = √(1/d_S Σₖ Varᵢ μ_D^i(μ_F(e))ₖ)`: how much the bootstrapped decoders disagree.
+
+    With several forward networks, the variance is over all pairs of decoder and forward network.
+    """
 
     model: LatentModel
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
         del exclude
-        return jnp.sqrt(
-            jnp.mean(jnp.var(self.model.decode_means(self.model.forward(e).mean), axis=0))
-        )
+        return jnp.sqrt(jnp.mean(jnp.var(self.model.predict_state_means(e), axis=0)))
 
 
 class Aleatoric(AbstractPenalty):
-    """`U(e) = maxᵢ √(1/d_S) ‖σ_D^i(μ_F(e))‖`: the largest error a decoder expects, as in MOPO."""
+    """`U(e) = maxᵢ √(1/d_S) ‖σ_D^i(μ_F(e))‖`: the largest error a decoder expects, as in MOPO.
+
+    With several forward networks, the maximum is over all pairs of decoder and forward network.
+    """
 
     model: LatentModel
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
         del exclude
-        variances = self.model.decode_variances(self.model.forward(e).mean)
+        variances = self.model.predict_states(e).variance
         return jnp.sqrt(jnp.max(jnp.mean(variances, axis=1)))
 
 
@@ -260,7 +264,8 @@ class ForwardNoise(AbstractPenalty):
     """`U(e) = σ_G(e) = √(Σₖ σ_F(e)ₖ² Ḡₖₖ / d_S)`: the forward model's noise in the next state.
 
     Noise in latent directions that the decoders ignore can have any size. The metric gives those
-    directions no weight.
+    directions no weight. With several forward networks, their disagreement counts as noise
+    (`compute_noise_effect`).
     """
 
     metric: Composite
@@ -283,12 +288,10 @@ class Ambient(AbstractPenalty):
 
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
         z, a = self.model.embedding.inverse(e)
-        state, successor = (
-            jnp.mean(self.model.decode_means(x), axis=0) for x in (z, self.model.forward(e).mean)
-        )
-        return jnp.mean(
-            find_neighbours(self.rows, jnp.concatenate([state, a, successor]), self.k, exclude)[1]
-        )
+        state = jnp.mean(self.model.decode_means(z), axis=0)
+        successor = jnp.mean(self.model.predict_state_means(e), axis=0)
+        row = jnp.concatenate([state, a, successor])
+        return jnp.mean(find_neighbours(self.rows, row, self.k, exclude)[1])
 
     @property
     def points(self) -> int:

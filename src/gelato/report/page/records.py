@@ -22,7 +22,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerdictSection:
     """The decision about the selected policy and the numbers that it rests on."""
 
     word: str
@@ -113,6 +113,8 @@ class PathsSection:
 
     environment: str
     paths: tuple[dict[str, Any], ...]
+    comparable: bool = True
+    """Whether they are about as long as the logged episodes, so that returns can be compared."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ class Reproduction:
     fingerprint: str
     versions: dict[str, str]
     settings: dict[str, str]
+    problem: str | None = None
+    """Why the commands do not make the same run."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ class RunReport:
     kind: str
     dataset: str
     environment: str | None
-    verdict: Verdict
+    verdict: VerdictSection
     data: DataSection | None
     policies: PolicySection | None
     reproduce: Reproduction

@@ -24,6 +24,12 @@ const bars = (histogram, title, average) => {
   ];
 };
 
+// Bars end at −0.5; a number to the left of a negative bar needs some room.
+const findLowest = (values) => {
+  const lowest = Math.min(0, ...values);
+  return lowest < 0 ? Math.max(-0.5, lowest) - 0.25 : 0;
+};
+
 const figures = {
   returns: (plot, run) => bars(run.data.returns, "return", run.data.summary.return_mean),
   lengths: (plot, run) => bars(run.data.lengths, "steps", run.data.summary.length_mean),
@@ -37,6 +43,7 @@ const figures = {
       .slice(0, 24)
       .reverse();
     if (!pairs.length) return empty("no column changes");
+    plot.style.height = `${Math.max(20, 4 + 1.4 * pairs.length)}rem`;
     const values = pairs.map(([value]) => value);
     const names = pairs.map(([, name]) => plain(name));
     // Two traces, because a pattern applies to a whole trace.
@@ -71,8 +78,8 @@ const figures = {
         ),
       ],
       layout(
-        axis("R² of the change", { range: [Math.max(-0.5, Math.min(0, ...values)), 1.08] }),
-        axis("", { type: "category", categoryorder: "array", categoryarray: names }),
+        axis("R² of the change", { range: [findLowest(values), 1.08] }),
+        axis("", { type: "category", categoryorder: "array", categoryarray: names, dtick: 1 }),
         { barmode: "overlay" },
       ),
     ];

@@ -5,7 +5,7 @@ const root = document.documentElement;
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x", "star", "cross", "pentagon"];
 const HUES = ["blue", "orange", "green", "pink", "brown", "sky"];
-const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
+const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset+autosize" };
 
 // The browser resolves a colour of the style for the theme of now, as `rgb(…)`.
 const probe = document.createElement("span");

@@ -7,6 +7,22 @@ const viewOf = (plot) => {
 const place = (points, view) =>
   view.columns ? [points.states[view.x], points.states[view.y]] : [points.x, points.y];
 
+// The range of an axis follows the log, so that neither a few far steps nor a path that leaves the
+// data squeezes it into a dot.
+const findMapRange = (values) => {
+  const [low, high] = [quantile(values, 0.01), quantile(values, 0.99)];
+  const span = high - low || Math.abs(high) || 1;
+  const least = values.reduce((a, b) => Math.min(a, b));
+  const most = values.reduce((a, b) => Math.max(a, b));
+  return [Math.max(least, low - span) - 0.06 * span, Math.min(most, high + span) + 0.06 * span];
+};
+
+// Where rows are among the points as they are drawn.
+const findPlaces = (order, rows) => {
+  const wanted = new Set(rows);
+  return order.map((row, at) => (wanted.has(row) ? at : -1)).filter((at) => at >= 0);
+};
+
 function drawMap(plot, run) {
   const { map } = run;
   const { points } = map;
@@ -18,7 +34,10 @@ function drawMap(plot, run) {
   const trusted = judged
     ? judged.map((value) => value !== null && value <= map.limit)
     : points.x.map(() => true);
-  const [x, y] = place(points, view);
+  // Large values come last, so that no other point hides them.
+  const order = points.x.map((_, row) => row).sort((a, b) => values[a] - values[b] || a - b);
+  const pick = (list) => order.map((row) => list[row]);
+  const [x, y] = place(points, view).map(pick);
   const title = control(plot, "map-colour").selectedOptions[0].textContent;
   // In a grid world many steps share a place.
   const size = new Set(x.map((value, index) => `${value},${y[index]}`)).size < 600 ? 8 : 5.5;
@@ -29,18 +48,14 @@ function drawMap(plot, run) {
       y,
       mode: "markers",
       name: "steps of the log",
-      customdata: points.episode.map((episode, index) => [
-        episode,
-        points.step[index],
-        values[index],
-      ]),
+      customdata: order.map((row) => [points.episode[row], points.step[row], values[row], row]),
       marker: {
-        color: values,
+        color: pick(values),
         colorscale: colorScale(),
         cmin: skewed ? 0 : quantile(values, 0.01),
         cmax: skewed ? Math.max(quantile(values, 0.98), 1e-9) : quantile(values, 0.99),
-        symbol: trusted.map((is) => (is ? "circle" : "triangle-up")),
-        size: trusted.map((is) => (is ? size : 1.5 * size)),
+        symbol: pick(trusted).map((is) => (is ? "circle" : "triangle-up")),
+        size: pick(trusted).map((is) => (is ? size : 1.5 * size)),
         opacity: 0.85,
         line: { color: color("raised"), width: 0.4 },
         colorbar: {
@@ -54,16 +69,18 @@ function drawMap(plot, run) {
         "episode %{customdata[0]}, step %{customdata[1]}<br>%{customdata[2]:.4g}<extra></extra>",
       selected: { marker: { opacity: 1 } },
       unselected: { marker: { opacity: 0.12 } },
-      selectedpoints: state.region,
+      selectedpoints: state.region && findPlaces(order, state.region),
     },
   ];
   if (map.overlay) {
+    traces[0].showlegend = true;
     const [ox, oy] = place(map.overlay, view);
     traces.push({
       x: ox,
       y: oy,
       mode: "markers",
       name: "new log",
+      showlegend: true,
       customdata: map.overlay.episode.map((episode, index) => [episode, map.overlay.step[index]]),
       marker: { symbol: "x-thin", size: 7, line: { color: color("pink"), width: 1.5 } },
       hovertemplate: "new log, episode %{customdata[0]}, step %{customdata[1]}<extra></extra>",
@@ -75,12 +92,17 @@ function drawMap(plot, run) {
   return [
     traces,
     layout(
-      axis(plain(names[0]), { zeroline: false }),
-      axis(plain(names[1]), { zeroline: false, scaleanchor: view.columns ? undefined : "x" }),
+      axis(plain(names[0]), { zeroline: false, range: findMapRange(x) }),
+      axis(plain(names[1]), {
+        zeroline: false,
+        range: findMapRange(y),
+        scaleanchor: view.columns ? undefined : "x",
+      }),
       {
         dragmode: plot.dataset.lasso ? "lasso" : "zoom",
         uirevision: `${view.columns}-${view.x}-${view.y}`,
-        showlegend: Boolean(map.overlay),
+        showlegend: traces.some((trace) => trace.showlegend),
+        legend: { orientation: "h", y: -0.12, yanchor: "top", font: { size: 12 } },
         newselection: { line: { color: color("ink"), width: 1.5, dash: "dot" } },
       },
     ),
@@ -89,6 +111,15 @@ function drawMap(plot, run) {
 
 function drawPaths(paths, view) {
   const traces = [];
+  const end = (x, y, name, symbol, size, path, number) => ({
+    x: [x],
+    y: [y],
+    mode: "markers",
+    name,
+    showlegend: number === 0,
+    marker: { symbol, size, color: color("orange"), line: { width: 2.5, color: color("orange") } },
+    hovertemplate: `path ${number + 1}, return ${write(path.return)}<extra></extra>`,
+  });
   paths.paths.forEach((path, number) => {
     const [x, y] = view.columns ? [path.states[view.x], path.states[view.y]] : [path.x, path.y];
     const last = x.length - 1;
@@ -98,22 +129,12 @@ function drawPaths(paths, view) {
         y,
         mode: "lines",
         line: { color: color("orange"), width: 2, dash: DASHES[number % DASHES.length] },
-        showlegend: false,
+        name: "path of the policy",
+        showlegend: number === 0,
         hovertemplate: `path ${number + 1}<extra></extra>`,
       },
-      {
-        x: [x[0], x[last]],
-        y: [y[0], y[last]],
-        mode: "markers",
-        showlegend: false,
-        marker: {
-          symbol: ["circle-open", "x"],
-          size: [11, 12],
-          color: color("orange"),
-          line: { width: 2.5, color: color("orange") },
-        },
-        hovertemplate: `path ${number + 1}, return ${write(path.return)}<extra></extra>`,
-      },
+      end(x[0], y[0], "start", "circle-open", 11, path, number),
+      end(x[last], y[last], "end", "x-thin", 11, path, number),
     );
   });
   return traces;
@@ -253,14 +274,16 @@ function prepareMap(plot, run) {
     const hit = event.points.find(
       (point) => point.curveNumber === 0 || point.curveNumber === overlayTrace,
     );
-    if (hit) showPoint(plot, run, hit.pointNumber, hit.curveNumber === overlayTrace);
+    if (!hit) return;
+    const isNew = hit.curveNumber === overlayTrace;
+    showPoint(plot, run, isNew ? hit.pointNumber : hit.customdata[3], isNew);
   });
   plot.on("plotly_selected", (event) => {
     if (!event) return;
     showRegion(
       plot,
       run,
-      event.points.filter((point) => point.curveNumber === 0).map((point) => point.pointNumber),
+      event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata[3]),
     );
   });
   plot.addEventListener("keydown", (event) => {
@@ -286,7 +309,12 @@ function prepareMap(plot, run) {
   control(plot, "map-reset").addEventListener("click", () => {
     state.point = null;
     showRegion(plot, run, null);
-    Plotly.relayout(plot, { "xaxis.autorange": true, "yaxis.autorange": true, selections: [] });
+    const [x, y] = place(run.map.points, viewOf(plot));
+    Plotly.relayout(plot, {
+      "xaxis.range": findMapRange(x),
+      "yaxis.range": findMapRange(y),
+      selections: [],
+    });
   });
   for (const button of document.querySelectorAll("[data-point]")) {
     button.addEventListener("click", () => showPoint(plot, run, Number(button.dataset.point)));

@@ -1,65 +1,84 @@
 // The figures of the sections Policies and Trust.
+// A trace without points: the legend names the line that a shape draws.
+const loggedReturn = () => ({
+  x: [null],
+  y: [null],
+  mode: "lines",
+  name: "return in the log",
+  line: { color: color("muted"), width: 1.5, dash: "dash" },
+});
+
+// With two or three seeds an interval is so wide that the lines of the means would look flat. The
+// axis holds all means; a band may reach beyond it, by at most the span of the means on each side.
+function findRange(curves, extra) {
+  const means = curves.flatMap((curve) => curve.mean).concat(extra === null ? [] : [extra]);
+  const [low, high] = [Math.min(...means), Math.max(...means)];
+  const span = high - low || Math.abs(high) || 1;
+  const bounds = curves.flatMap((curve) => [...curve.low, ...curve.high]);
+  const known = bounds.filter((value) => value !== null);
+  return {
+    range: [
+      Math.max(low - span, Math.min(low, ...known)) - 0.05 * span,
+      Math.min(high + span, Math.max(high, ...known)) + 0.05 * span,
+    ],
+  };
+}
+
+// Measured episodes may be much longer than the logged ones; then their returns do not compare.
+const areLonger = (run) => Boolean(run.paths && !run.paths.comparable);
+
 Object.assign(figures, {
   curves: (plot, run) => {
     const metric = chosen(plot, "curve-metric");
     const traces = [];
-    run.policies.curves
-      .filter((curve) => curve.metric === metric)
-      .forEach((curve, place) => {
-        const tone = hue(place);
-        if (curve.low.some((value) => value !== null)) {
-          const known = curve.steps
-            .map((_, step) => step)
-            .filter((step) => curve.low[step] !== null);
-          traces.push({
-            x: [
-              ...known.map((step) => curve.steps[step]),
-              ...known.reverse().map((step) => curve.steps[step]),
-            ],
-            y: [
-              ...known
-                .slice()
-                .reverse()
-                .map((step) => curve.high[step]),
-              ...known.map((step) => curve.low[step]),
-            ],
-            fill: "toself",
-            fillcolor: fade(tone, 0.13),
-            line: { width: 0 },
-            hoverinfo: "skip",
-            showlegend: false,
-            mode: "lines",
-          });
-        }
+    const curves = run.policies.curves.filter((curve) => curve.metric === metric);
+    curves.forEach((curve, place) => {
+      const tone = hue(place);
+      if (curve.low.some((value) => value !== null)) {
+        const known = curve.steps
+          .map((_, step) => step)
+          .filter((step) => curve.low[step] !== null);
         traces.push({
-          x: curve.steps,
-          y: curve.mean,
-          name: plain(curve.method),
-          mode: "lines+markers",
-          line: { color: tone, width: 2.25, dash: DASHES[place % DASHES.length] },
-          marker: { symbol: SYMBOLS[place % SYMBOLS.length], size: 7, maxdisplayed: 12 },
-          hovertemplate:
-            `%{y:.4g} after %{x:,} steps (seeds: ${curve.seeds})` +
-            "<extra>%{fullData.name}</extra>",
+          x: [
+            ...known.map((step) => curve.steps[step]),
+            ...known.reverse().map((step) => curve.steps[step]),
+          ],
+          y: [
+            ...known
+              .slice()
+              .reverse()
+              .map((step) => curve.high[step]),
+            ...known.map((step) => curve.low[step]),
+          ],
+          fill: "toself",
+          fillcolor: fade(tone, 0.13),
+          line: { width: 0 },
+          hoverinfo: "skip",
+          showlegend: false,
+          mode: "lines",
         });
+      }
+      traces.push({
+        x: curve.steps,
+        y: curve.mean,
+        name: plain(curve.method),
+        mode: "lines+markers",
+        line: { color: tone, width: 2.25, dash: DASHES[place % DASHES.length] },
+        marker: { symbol: SYMBOLS[place % SYMBOLS.length], size: 7, maxdisplayed: 12 },
+        hovertemplate:
+          `%{y:.4g} after %{x:,} steps (seeds: ${curve.seeds})` +
+          "<extra>%{fullData.name}</extra>",
       });
+    });
     const data = run.policies.data_return;
-    const withData = metric === "return" && data !== null;
+    const withData = metric === "return" && data !== null && !areLonger(run);
+    if (withData) traces.push(loggedReturn());
     const names = control(plot, "curve-metric").selectedOptions[0].textContent;
     return [
       traces,
-      layout(axis("steps of training"), axis(names), {
+      layout(axis("steps of training"), axis(names, findRange(curves, withData ? data : null)), {
         showlegend: true,
         shapes: withData ? [rule(data, "y")] : [],
-        annotations: withData
-          ? [
-              note("return in the log", 1, data, {
-                xref: "paper",
-                xanchor: "right",
-                yanchor: "bottom",
-              }),
-            ]
-          : [],
       }),
     ];
   },
@@ -89,9 +108,10 @@ Object.assign(figures, {
       policy.estimates.find(
         (each) => each.estimator === name && !each.problem && each.estimate !== null,
       );
-    const usable = policies.filter(find);
     const traces = [];
-    if (usable.length) {
+    // The selected policy is a trace of its own, so that the legend names its mark.
+    const mark = (usable, title, symbol, size) => {
+      if (!usable.length) return;
       const values = usable.map((policy) => find(policy));
       const side = (key, sign) =>
         values.map((each) =>
@@ -101,7 +121,7 @@ Object.assign(figures, {
         x: usable.map(place),
         y: values.map((each) => each.estimate),
         mode: "markers",
-        name: "estimate",
+        name: title,
         text: usable.map(label),
         error_y: {
           type: "data",
@@ -114,15 +134,29 @@ Object.assign(figures, {
         },
         marker: {
           color: color("blue"),
-          symbol: usable.map((policy) => (policy.chosen ? "star" : "circle")),
-          size: usable.map((policy) => (policy.chosen ? 16 : 9)),
+          symbol,
+          size,
           line: { color: color("raised"), width: 1 },
         },
         hovertemplate: "%{text}<br>estimate %{y:.4g}<extra></extra>",
       });
-    }
+    };
+    const usable = policies.filter(find);
+    mark(
+      usable.filter((policy) => !policy.chosen),
+      "estimate",
+      "circle",
+      9,
+    );
+    mark(
+      usable.filter((policy) => policy.chosen),
+      "selected policy",
+      "star",
+      16,
+    );
     const measured = policies.filter((policy) => policy.return !== null);
-    if (measured.length && (name === "cross-model" || name === "measured return")) {
+    const isLonger = areLonger(run);
+    if (measured.length && (name === "measured return" || (name === "cross-model" && !isLonger))) {
       traces.push({
         x: measured.map((policy) => place(policy) + 0.02),
         y: measured.map((policy) => policy.return),
@@ -135,6 +169,9 @@ Object.assign(figures, {
     }
     if (!traces.length) return empty("no estimates; run gelato select");
     const data = run.policies.data_return;
+    const comparable =
+      data !== null && (name === "cross-model" || (name === "measured return" && !isLonger));
+    if (comparable) traces.push(loggedReturn());
     return [
       traces,
       layout(
@@ -146,7 +183,7 @@ Object.assign(figures, {
         axis(plain(name)),
         {
           showlegend: true,
-          shapes: name === "cross-model" && data !== null ? [rule(data, "y")] : [],
+          shapes: comparable ? [rule(data, "y")] : [],
           meta: methods,
         },
       ),
@@ -190,12 +227,13 @@ Object.assign(figures, {
       traces,
       layout(axis(plain(x)), axis(plain(y)), {
         showlegend: methods.length <= 8,
+        margin: { l: 56, r: 16, t: 28, b: 48 },
         annotations: [
-          note(`rank correlation ${write(rank, 2)}`, 0.02, 0.99, {
+          note(`rank correlation ${write(rank, 2)}`, 0, 1, {
             xref: "paper",
             yref: "paper",
             xanchor: "left",
-            yanchor: "top",
+            yanchor: "bottom",
             font: { size: 13, color: color("ink") },
           }),
         ],
@@ -230,8 +268,8 @@ Object.assign(figures, {
     const ticks = [-1, -0.5, 0, 0.5, 1].map((part) => part * Number((most * 0.9).toPrecision(1)));
     return [
       [
-        bar(histogram.inside, 1, "held-out steps (known)", "blue", ""),
-        bar(histogram.outside, -1, "out-of-distribution pairs (foreign)", "orange", "/"),
+        bar(histogram.inside, 1, "held-out steps of the log", "blue", ""),
+        bar(histogram.outside, -1, "made-up steps far from the data", "orange", "/"),
       ],
       layout(
         axis("penalty U"),
@@ -286,6 +324,7 @@ Object.assign(figures, {
             color: outside.map((is) => color(is ? "orange" : "blue")),
             symbol: outside.map((is) => (is ? "triangle-up" : "circle")),
             size: outside.map((is) => (is ? 9 : 4)),
+            opacity: 1,
           },
           hovertemplate: "step %{x}: U %{y:.3g}<extra></extra>",
         },
@@ -325,7 +364,7 @@ Object.assign(figures, {
       ],
       layout(
         axis("steps"),
-        axis("rollouts still inside", { range: [0, 1.04], tickformat: ".0%" }),
+        axis("rollouts still inside", { range: [-0.03, 1.04], tickformat: ".0%" }),
         { showlegend: true },
       ),
     ];

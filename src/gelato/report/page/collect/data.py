@@ -36,7 +36,7 @@ def collect_data(dataset: Dataset) -> DataSection:
     states = np.asarray(data.states)[rows]
     space = data.action_space
     actions = np.asarray(data.actions)[rows].reshape(len(rows), -1)
-    shown = choose_columns(states)
+    shown = choose_shown_columns(states)
     names = dataset.list_state_names()
     remarks = {} if len(rows) < 2 else find_suspicious_columns(states, names)
     if isinstance(space, Discrete):
@@ -63,7 +63,9 @@ def collect_data(dataset: Dataset) -> DataSection:
     )
 
 
-def choose_columns(values: Float[np.ndarray, "n column"], most: int = MOST_COLUMNS) -> list[int]:
+def choose_shown_columns(
+    values: Float[np.ndarray, "n column"], most: int = MOST_COLUMNS
+) -> list[int]:
     """Choose columns to show: all, or those that vary most relative to their size."""
     if values.shape[1] <= most:
         return list(range(values.shape[1]))

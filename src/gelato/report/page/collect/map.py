@@ -11,15 +11,15 @@ from jaxtyping import Float, Int, Num
 
 from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset, choose_evenly
-from gelato.geometry import nearest_under_metric
+from gelato.geometry import Near, nearest_under_metric
 from gelato.model.training import FittedModel
 from gelato.progress import working
 from gelato.report.latent_space import build_decoder_metric, encode_states
-from gelato.report.page.collect.data import MOST_COLUMNS, choose_columns
+from gelato.report.page.collect.data import MOST_COLUMNS, choose_shown_columns
 from gelato.report.page.collect.plane import Plane, find_plane
 from gelato.report.page.collect.source import Source, name_actions
 from gelato.report.page.records import MapSection
-from gelato.training.policy_trust import choose_actions
+from gelato.training.policy_trust import ask_policy
 from gelato.uncertainty.bounds import Predicted, predict_pairs
 from gelato.uncertainty.embedded import rms
 from gelato.uncertainty.penalty import NO_EXCLUSION, penalise
@@ -28,6 +28,8 @@ from gelato.uncertainty.trust import Trust
 MOST_POINTS = 4_000
 _MOST_NEW_POINTS = 2_000
 _NEIGHBOURS, _SHORTLIST = 5, 16
+# A region is at least this share of its column's range.
+_NARROW = 1e-6
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,14 @@ def collect_map(source: Source, new_log: Dataset | None = None) -> MapPoints | N
         inputs = data[rows].inputs
         codes = encode_states(fitted, fitted.seed(source.model_index), inputs)
         plane = find_plane(codes)
-        columns = choose_columns(states, MOST_COLUMNS)
+        columns = choose_shown_columns(states, MOST_COLUMNS)
         points, predicted = _describe_rows(source, fitted.dataset, rows, codes, plane, columns)
         points["held_out"] = held_out.astype(int)
         if trust is not None:
             points |= _judge(trust, predicted, own_rows)
         trusted = points.get("trusted")
         if trust is not None and source.policy is not None:
-            verdict = trust(inputs, choose_actions(source.policy, inputs))
+            verdict = trust(inputs, ask_policy(source.policy, inputs))
             points["policy_penalty"] = verdict.penalty
             trusted = verdict.trusted
         neighbours, lengths = _find_neighbours(source, states, codes)
@@ -198,6 +200,9 @@ def _find_neighbours(
             distinct,
             k,
             shortlist=min(_SHORTLIST, len(first) - 1),
+            # Exact enough for neighbours. The default solver needs minutes, and its triangular
+            # solves can wait for each other forever on two cores (in jaxlib 0.10.2).
+            solver=Near(),
             exclude=np.arange(len(first)),
         ),
     )
@@ -234,11 +239,13 @@ def find_weak_regions(
     regions with a tenth less trust than all steps have.
     """
     found = []
-    for column in choose_columns(states):
+    for column in choose_shown_columns(states):
         values = states[:, column]
         edges = np.unique(np.quantile(values, np.linspace(0, 1, 6)))
         for low, high in pairwise(edges):
             inside = (values >= low) & (values <= high)
+            if high - low < _NARROW * np.ptp(values):
+                continue  # rounding errors, not a region
             if inside.sum() < max(20, len(values) // 50):
                 continue
             share = float(trusted[inside].mean())

@@ -7,25 +7,28 @@ from jaxtyping import Float
 
 from gelato.data.history import encode_actions
 from gelato.data.spaces import Discrete
+from gelato.data.summary import episode_lengths
 from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
 from gelato.policy.evaluate import FIRST_SEED, find_environment
 from gelato.policy.policy import DeployedPolicy
 from gelato.progress import working
 from gelato.report.latent_space import encode_states
-from gelato.report.page.collect.data import MOST_COLUMNS, choose_columns
+from gelato.report.page.collect.data import MOST_COLUMNS, choose_shown_columns
 from gelato.report.page.collect.map import MapPoints
 from gelato.report.page.collect.source import Source
 from gelato.report.page.records import PathsSection
 from gelato.tasks.environments import make_environment
 from gelato.tasks.task import find_task
-from gelato.training.policy_trust import choose_actions
+from gelato.training.policy_trust import ask_policy
 
 _MOST_EPISODES, _LONGEST = 8, 1_000
 # Seconds to spend in slow simulators, at most.
 _SECONDS = 5.0
 # Steps of a path that the page draws.
 _DRAWN = 120
+# Returns are not comparable if the paths are this many times longer than all logged episodes.
+_MUCH_LONGER = 2
 
 
 def collect_paths(source: Source, points: MapPoints | None) -> PathsSection | None:
@@ -44,13 +47,15 @@ def collect_paths(source: Source, points: MapPoints | None) -> PathsSection | No
             "The data names no environment that is installed, so the policy was not run."
         )
         return None
-    columns = choose_columns(points.states, MOST_COLUMNS)
+    columns = choose_shown_columns(points.states, MOST_COLUMNS)
     with working(f"running the selected policy in {environment}"):
         paths = []
         for number in range(_count_episodes(environment)):
             walk = _walk(environment, policy, FIRST_SEED + number)
             paths.append(_describe(source, points, walk, columns))
-    return PathsSection(environment, tuple(paths))
+    longest = int(episode_lengths(fitted.dataset.transitions).max())
+    comparable = max(path["length"] for path in paths) < _MUCH_LONGER * longest
+    return PathsSection(environment, tuple(paths), comparable)
 
 
 def _count_episodes(environment: str) -> int:
@@ -113,7 +118,7 @@ def _describe(
     if trust is not None:
         actions = walk["actions"]
         if not isinstance(source.policy.space, Discrete):
-            actions = choose_actions(source.policy, inputs)
+            actions = ask_policy(source.policy, inputs)
         verdict = trust(inputs, actions.reshape(len(states), *actions.shape[1:]))
         described["trusted_share"] = float(verdict.trusted.mean())
         outside = np.flatnonzero(~verdict.trusted)

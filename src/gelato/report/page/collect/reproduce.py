@@ -1,9 +1,6 @@
 """The section about how to make the run again."""
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
+from gelato.report.page.collect.commands import find_unnamed, flatten, write_commands
 from gelato.report.page.collect.source import Source
 from gelato.report.page.records import Reproduction
 
@@ -24,40 +21,18 @@ def collect_reproduction(source: Source) -> Reproduction:
         fingerprint=str(described["fingerprint"]),
         versions={name: str(value) for name, value in described.get("versions", {}).items()},
         settings=settings,
+        problem=_find_problem(source),
     )
 
 
-def flatten(value: Any, name: str) -> dict[str, str]:
-    """Return nested settings with dotted names, such as `fit.model.decoders`."""
-    if isinstance(value, Mapping):
-        found: dict[str, str] = {}
-        for key, each in value.items():
-            found |= flatten(each, f"{name}.{key}")
-        return found
-    return {name: value if isinstance(value, str) else json.dumps(value)}
-
-
-def write_commands(source: Source) -> list[str]:
-    """Write the commands that make the run, from its recorded settings."""
-    described, folder = source.description, source.folder
-    reference = described["data"]["reference"]
-    seeds = described["seeds"]
-    counted = f"--seeds {len(seeds)}" + (f" --first-seed {seeds[0]}" if seeds[0] else "")
-    if not source.is_training:
-        config = described["config"]
-        return [
-            f"gelato model fit {reference} --run {folder} {counted} --updates {config['updates']}",
-            f"gelato report {folder}",
-        ]
-    methods = described["methods"]
-    families = list(dict.fromkeys(method["name"].split()[0] for method in methods))
-    weights = sorted({method["penalty_weight"] for method in methods if method["penalty_weight"]})
-    fractions = sorted({method["real_fraction"] for method in methods})
-    command = f"gelato train {reference} --run {folder} --method {' '.join(families)} {counted}"
-    if weights:
-        command += f" --penalty-weight {' '.join(f'{weight:g}' for weight in weights)}"
-        command += f" --real-fraction {' '.join(f'{fraction:g}' for fraction in fractions)}"
-    updates = methods[0]["agent"].get("updates")
-    if updates:
-        command += f" --updates {updates}"
-    return [command, f"gelato select {folder}", f"gelato report {folder}"]
+def _find_problem(source: Source) -> str | None:
+    """Say why the commands do not make the same run, if they do not."""
+    unnamed = find_unnamed(source)
+    if unnamed:
+        return f"A Python program made {', '.join(unnamed)}; the command line does not know it."
+    if source.dataset is None:
+        return (
+            "The data cannot be read, so the commands lack the settings that differ from the "
+            "defaults. The list below has all settings."
+        )
+    return None

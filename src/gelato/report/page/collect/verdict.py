@@ -5,7 +5,7 @@ from typing import Any
 
 from gelato.report.page.collect.map import MapPoints, find_weak_regions
 from gelato.report.page.collect.source import Source
-from gelato.report.page.records import DataSection, Interval, TrustSection, Verdict
+from gelato.report.page.records import DataSection, Interval, TrustSection, VerdictSection
 
 NO_VERDICT = "no verdict"
 _ADVICE = {
@@ -25,13 +25,13 @@ def collect_verdict(
     data: DataSection | None,
     points: MapPoints | None,
     trust: TrustSection | None,
-) -> Verdict:
+) -> VerdictSection:
     """Read the decision of `select`, or say what is missing for one."""
     weak = tuple(_list_weak_spots(source, data, points, trust))
     chosen = source.chosen
     measured = _find_measured(source)
     if source.selection is None:
-        return Verdict(
+        return VerdictSection(
             word=NO_VERDICT,
             advice=_ADVICE[NO_VERDICT],
             reasons=(),
@@ -45,7 +45,7 @@ def collect_verdict(
     found = source.selection
     estimate, logged = found["estimate"], found["behaviour"]
     word = str(found["verdict"])
-    return Verdict(
+    return VerdictSection(
         word=word,
         advice=_ADVICE.get(word, ""),
         reasons=tuple(found["reasons"]),
@@ -145,6 +145,6 @@ def _describe_policy(policy: Mapping[str, Any], false_alarm_rate: float) -> list
     if trusted is not None and trusted < 1 - false_alarm_rate - 0.02:
         found.append(
             f"In imagined rollouts of {policy['horizon']} steps, {1 - trusted:.0%} of the policy's "
-            f"steps are outside of the data ({false_alarm_rate:.0%} would be false alarms)."
+            f"steps are not trusted ({false_alarm_rate:.0%} would be false alarms)."
         )
     return found

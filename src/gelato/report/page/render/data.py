@@ -53,7 +53,7 @@ def _render_tiles(data: DataSection) -> Html:
             "Mean return",
             write_number(summary["return_mean"]),
             f"{write_number(summary['return_min'])} to {write_number(summary['return_max'])}"
-            + ("" if score is None else f"; score {write_number(score)}"),
+            + ("" if score is None else f"; score {write_number(score)} (0 random, 100 expert)"),
         ),
         tile(
             "Steps per episode",
@@ -63,7 +63,7 @@ def _render_tiles(data: DataSection) -> Html:
         tile(
             "Terminated",
             write_share(summary["terminations"] / summary["episodes"]),
-            f"{summary['terminations']:,} episodes; {summary['truncations']:,} were cut",
+            f"{summary['terminations']:,} episodes ended, {summary['truncations']:,} cut off",
         ),
         tile(
             "State columns",
@@ -120,5 +120,6 @@ def _columns_table(name: str, columns: Sequence[Column], total: int) -> Html:
     caption = f"{name}: distribution and range of each column"
     if total > len(columns):
         caption += f" (the {len(columns)} of {total:,} columns that vary most)"
+    caption += ". Covered: the share of equal parts of the range that hold data"
     heads = ("column", "distribution", "lowest", "median", "highest", "covered", "remark")
     return table(caption, heads, rows, class_="numbers")

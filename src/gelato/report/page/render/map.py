@@ -81,7 +81,9 @@ def _map_figure(run: RunReport, found: MapSection) -> Html:
     return figure(
         "map",
         "Map of the data",
-        "Each point is a logged step. Circles are trusted, triangles are not.",
+        "Each point is a logged step. Circles are trusted, triangles are not. Lightness shows the "
+        "chosen number; the scale is on the right. A double click shows steps and paths that lie "
+        "outside of the picture.",
         "Far from all points the model guesses; a policy that walks there is not safe.",
         _describe_in_words(found),
         *controls,

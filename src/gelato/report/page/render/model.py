@@ -32,7 +32,7 @@ def render_model(run: RunReport) -> Html:
         _render_tiles(model, shown),
         list_items(model.check["warnings"], class_="warnings"),
         element("div", _accuracy_figure(model, shown), _growth_figure(shown), class_="two"),
-        _fans_figure(model),
+        _fans_figure(model, shown),
         _seeds_table(model.check["seeds"]),
     ]
     return section("model", "Model", _LEAD, *children)
@@ -44,7 +44,7 @@ def _render_tiles(model: ModelSection, shown: Mapping[str, Any]) -> Html:
         tile(
             "R² of the state change", write_number(shown["delta_r2"]), "1 is perfect, 0 is useless"
         ),
-        tile("R² of the reward", write_number(shown["reward_r2"])),
+        tile("R² of the reward", write_number(shown["reward_r2"]), "on held-out steps"),
         tile("90% intervals hold", write_share(shown["coverage_90"]), "of held-out steps"),
         tile(
             "Held-out steps",
@@ -74,7 +74,7 @@ def _accuracy_figure(model: ModelSection, shown: Mapping[str, Any]) -> Html:
     return figure(
         "accuracy",
         f"Accuracy of each state column (seed {model.seed})",
-        "R² of the predicted change on held-out steps, worst first.",
+        "R² of the predicted change on held-out steps, worst first. Hatched: below 0.5.",
         "A low bar marks a column that the model cannot predict; do not rely on it.",
         numbers,
     )
@@ -93,9 +93,9 @@ def _growth_figure(shown: Mapping[str, Any]) -> Html:
     )
 
 
-def _fans_figure(model: ModelSection) -> Html:
+def _fans_figure(model: ModelSection, shown: Mapping[str, Any]) -> Html:
     names = [(str(place), fan["name"]) for place, fan in enumerate(model.fans)]
-    covered = model.check["seeds"][0]["rollouts"]["coverage_90"][-1]
+    covered = shown["rollouts"]["coverage_90"][-1]
     return figure(
         "fans",
         f"Imagined futures (seed {model.seed})",

@@ -16,6 +16,7 @@ from gelato.report.page.render.policies import render_policies
 from gelato.report.page.render.reproduce import render_reproduction
 from gelato.report.page.render.trust import render_trust
 from gelato.report.page.render.verdict import describe_run, render_verdict
+from gelato.report.page.render.words import render_words
 
 _STYLES = ("base.css", "figures.css", "tables.css", "media.css")
 _SCRIPTS = ("helpers.js", "figures.js", "policy_figures.js", "map.js", "page.js")
@@ -27,6 +28,7 @@ _SECTIONS = {
     "policies": ("Policies", render_policies),
     "trust": ("Trust", render_trust),
     "reproduce": ("Reproduce", render_reproduction),
+    "words": ("Words", render_words),
 }
 _COMPARED = {
     "verdicts": "Verdicts",
@@ -52,7 +54,7 @@ def render_page(report: RunReport | Comparison) -> str:
         links: dict[str, str] = dict(_COMPARED)
         body = render_comparison(report)
     else:
-        title, facts = report.name, describe_run(report)
+        title, facts = f"Run {report.name}", describe_run(report)
         links = {name: label for name, (label, _) in _SECTIONS.items()}
         body = join(render(report) for _, render in _SECTIONS.values())
     return _fill_frame(title, facts, links, body, to_plain(report))

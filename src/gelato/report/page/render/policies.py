@@ -83,6 +83,7 @@ def render_curves(found: PolicySection, run: int = 0) -> Html:
         "curves",
         "Learning curves",
         "Lines are means over seeds, bands are 95% intervals; with one seed there is no band. "
+        "With few seeds a band can reach beyond the figure. "
         "Each method has its own line style and mark.",
         meaning,
         f"{METRIC_NAMES.get(first, first)}: {'; '.join(numbers)}.",
@@ -151,7 +152,7 @@ def _paths_table(paths: PathsSection) -> Html:
         )
     heads = ("path", "return", "steps", "end", "trusted steps", "first step outside")
     caption = (
-        f"Paths of the selected policy in {paths.environment}. The map draws them if you tick "
+        f"Episodes of the policy in {paths.environment}. The map draws them if you tick "
         "“paths of the policy”."
     )
     return table(caption, heads, rows, class_="numbers")

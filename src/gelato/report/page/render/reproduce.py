@@ -1,7 +1,7 @@
 """The section about how to make the run again."""
 
 from gelato.report.page.records import RunReport
-from gelato.report.page.render.html import Html, element, section, table
+from gelato.report.page.render.html import Html, element, paragraph, section, table
 
 _LEAD = "Everything that is needed to make this run again and to check this page."
 
@@ -34,10 +34,12 @@ def render_reproduction(run: RunReport) -> Html:
             ("environment", run.environment or "none recorded"),
         ],
     )
-    note = element(
-        "p",
-        "The commands are written from the recorded settings. The file with the same name and the "
-        "ending .json holds all numbers of this page.",
+    origin = found.problem or (
+        "The commands are written from the recorded settings. Use another folder, because a "
+        "finished run is not trained again."
+    )
+    note = paragraph(
+        f"{origin} The file with the same name and the ending .json holds all numbers of this page."
     )
     return section(
         "reproduce",

@@ -46,11 +46,12 @@ def _render_tiles(trust: TrustSection) -> Html:
         tile(
             "False alarms",
             f"≤ {write_share(trust.false_alarm_rate)}",
-            f"of the steps of a new episode; {count_noun(trust.calibration_episodes, 'episode')}",
+            "of the steps of a new episode; measured on "
+            f"{count_noun(trust.calibration_episodes, 'held-out episode')}",
         ),
-        tile("Misses", write_share(trust.foreign_trusted), "of out-of-distribution pairs"),
+        tile("Misses", write_share(trust.foreign_trusted), "of made-up steps far from the data"),
         tile(
-            "Error bound holds",
+            "Bound of the model’s error holds",
             f"≥ {write_share(trust.coverage)}",
             "of the steps of a new episode",
         ),
@@ -134,7 +135,7 @@ def _episodes_figure(trust: TrustSection) -> Html:
     return figure(
         "episodes",
         "The least known episodes over time",
-        "The line is U at each step; triangles lie above the limit (dashed).",
+        "The line is U at each step. Triangles lie above the limit (dashed): they are not trusted.",
         "Look at these steps first: they are rare in the data, or recorded wrongly.",
         numbers,
         select_box("episode", "Episode", options),

@@ -1,7 +1,8 @@
 """The verdict: the first thing that a reader sees."""
 
-from gelato.report.page.records import Interval, RunReport, Verdict
+from gelato.report.page.records import Interval, RunReport, VerdictSection
 from gelato.report.page.render.html import Html, element, join, list_items, paragraph, tile, tiles
+from gelato.report.page.render.learned import describe_learning
 from gelato.report.page.render.numbers import (
     MISSING,
     count_noun,
@@ -37,7 +38,7 @@ def render_verdict(run: RunReport) -> Html:
         ),
         class_=f"card {style}",
     )
-    evidence = element("div", _draw_returns(verdict), _explain(run), class_="evidence")
+    evidence = element("div", _explain_verdict(run), _explain_run(run), class_="evidence")
     body = [card, _render_tiles(run), evidence]
     return element("section", *body, id="verdict", aria_labelledby="verdict-title")
 
@@ -92,7 +93,7 @@ def _render_tiles(run: RunReport) -> Html:
             tile(
                 "Steps outside the data",
                 write_share(verdict.outside_share),
-                "of the policy’s imagined steps",
+                "of the policy’s imagined steps: their U is larger than any in the data",
             )
         )
     if run.trust is not None and run.trust.policy is not None:
@@ -102,7 +103,8 @@ def _render_tiles(run: RunReport) -> Html:
                 tile(
                     "Trusted actions",
                     write_share(policy["trusted_at_data"]),
-                    f"at logged states; logged actions {write_share(policy['logged_trusted'])}",
+                    f"of the policy at logged states (logged actions: "
+                    f"{write_share(policy['logged_trusted'])})",
                 )
             )
     if verdict.agreement is not None:
@@ -110,7 +112,7 @@ def _render_tiles(run: RunReport) -> Html:
             tile(
                 "Agreement of estimators",
                 write_number(verdict.agreement, 2),
-                "mean rank correlation; 1 is best",
+                "rank correlation: 1 is the same order, 0 no relation",
             )
         )
     if verdict.true_return is not None:
@@ -124,7 +126,7 @@ def _render_tiles(run: RunReport) -> Html:
     return tiles(*shown) if shown else Html("")
 
 
-def _draw_returns(verdict: Verdict) -> Html:
+def _draw_returns(verdict: VerdictSection, *, is_comparable: bool) -> Html:
     """Draw the interval that decides next to that of the log."""
     if verdict.estimate is None or verdict.logged is None:
         return Html("")
@@ -132,7 +134,7 @@ def _draw_returns(verdict: Verdict) -> Html:
         ("return in the log", verdict.logged, "square"),
         ("estimated return", verdict.estimate, "circle"),
     ]
-    if verdict.true_return is not None:
+    if verdict.true_return is not None and is_comparable:
         rows.append(("measured return", Interval(verdict.true_return), "diamond"))
     picture = draw_intervals(rows, "Returns with their 95% intervals")
     caption = element(
@@ -149,17 +151,40 @@ def _draw_returns(verdict: Verdict) -> Html:
     return element("figure", picture, caption, class_="figure")
 
 
-def _explain(run: RunReport) -> Html:
-    verdict = run.verdict
-    columns = []
+def _explain_verdict(run: RunReport) -> Html:
+    """Show the returns, and say why the verdict was given or what is missing for one."""
+    verdict, is_comparable = run.verdict, run.paths is None or run.paths.comparable
+    parts: list[object] = [_draw_returns(verdict, is_comparable=is_comparable)]
     if verdict.reasons:
         reasons = [_sentence(reason) for reason in verdict.reasons]
-        columns.append(_column("Why", list_items(reasons)))
+        if not is_comparable:
+            reasons.append(_explain_lengths(run))
+        parts.append(_column("Why this verdict", list_items(reasons)))
     if verdict.missing:
-        columns.append(_column("What is missing", list_items(verdict.missing)))
-    safe = verdict.weak_spots or (_explain_silence(run),)
-    columns.append(_column("Where it is not safe", list_items(safe)))
-    return element("div", *columns, class_="columns")
+        parts.append(_column("What is missing", list_items(verdict.missing)))
+    return element("div", *parts, class_="columns")
+
+
+def _explain_lengths(run: RunReport) -> str:
+    """Say that returns over episodes of different lengths cannot be compared."""
+    assert run.paths is not None and run.data is not None
+    logged = count_noun(run.data.summary["length_max"], "step")
+    walked = count_noun(max(path["length"] for path in run.paths.paths), "step")
+    return (
+        f"The longest logged episode has {logged}, so the estimate looks no further ahead. The "
+        f"measured return is that of up to {walked}: do not compare the two."
+    )
+
+
+def _explain_run(run: RunReport) -> Html:
+    """Say what was learned, and where it is not safe."""
+    weak = run.verdict.weak_spots or (_explain_silence(run),)
+    return element(
+        "div",
+        _column("What was learned", list_items(describe_learning(run))),
+        _column("Where it is not safe", list_items(weak)),
+        class_="columns",
+    )
 
 
 def _explain_silence(run: RunReport) -> str:

@@ -39,10 +39,13 @@ def _import_named(name: str) -> None:
         # Worker processes inherit the search path, so they can import the module too.
         sys.path.insert(0, str(path.parent))
         module = path.stem
+        if "." in module:
+            raise InputError(f"{VARIABLE}: {name}: rename it, a module's name has no dots")
     try:
         import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module:
+        # A dotted name fails at its first part that is missing.
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise InputError(
             f"{VARIABLE}: cannot find the module {name!r}. Correct the name, or give the path of "

@@ -1,0 +1,51 @@
+"""Methods and their variants from names and values, as options of a command give them."""
+
+from collections.abc import Callable
+
+from gelato.errors import InputError
+from gelato.training.method import Method
+from gelato.training.presets import Parts, change_method, make_method, vary_method
+
+
+def choose_methods(
+    names: tuple[str, ...],
+    parts: Parts,
+    penalty: str | None,
+    weights: tuple[float, ...] | None,
+    fractions: tuple[float, ...],
+) -> list[Method]:
+    """Make the methods and their variants. An option must apply to at least one method.
+
+    Without `weights`, the grid of the parts is trained.
+    """
+    chosen = [make_method(name, parts) for name in dict.fromkeys(names)]
+    if penalty is not None:
+        chosen = _change_all(chosen, lambda method: [change_method(method, penalty)])
+    grid = parts.penalty_weights if weights is None else weights
+    chosen = _change_all(chosen, lambda method: vary_method(method, grid), optional=weights is None)
+    shares = fractions
+    if weights is None and not fractions:
+        shares = parts.real_fractions
+    if shares:
+        chosen = _change_all(
+            chosen,
+            lambda method: vary_method(method, (), tuple(dict.fromkeys(shares))),
+            optional=not fractions,
+        )
+    return chosen
+
+
+def _change_all(
+    methods: list[Method], change: Callable[[Method], list[Method]], optional: bool = False
+) -> list[Method]:
+    """Change every method that accepts the change; unless it is optional, one must accept it."""
+    found, refusals = [], []
+    for method in methods:
+        try:
+            found += change(method)
+        except InputError as error:
+            refusals.append(error)
+            found.append(method)
+    if len(refusals) == len(methods) and not optional:
+        raise refusals[0]
+    return found

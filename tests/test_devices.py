@@ -1,0 +1,96 @@
+"""Several devices in one process give the numbers of one device, without communication."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gelato.devices import BY_SEED, gather, make_mesh, place
+from gelato.runs.folder import Run
+from gelato.training.sharding import list_parts
+from tests.sweep.small import make_environment, write_log
+
+# Relative to the largest weight of an array, after 40 updates; measured: 3.3e-7.
+TOLERANCE = 1e-5
+
+
+def run_on(devices: int, log: Path, folder: Path) -> dict:
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.devices_run", str(log), str(folder)],
+        env=make_environment(XLA_FLAGS=flags),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[int, tuple[Path, dict]]:
+    folder = tmp_path_factory.mktemp("devices")
+    log = write_log(folder / "log.npz")
+    return {n: (folder / f"{n}", run_on(n, log, folder / f"{n}")) for n in (1, 8)}
+
+
+def measure_difference(one: Path, other: Path) -> float:
+    """Return the largest difference of two files of arrays, relative to the array's largest."""
+    largest = 0.0
+    with np.load(one) as first, np.load(other) as second:
+        assert first.files == second.files
+        for name in first.files:
+            if first[name].dtype.kind != "f":
+                assert (first[name] == second[name]).all()
+                continue
+            scale = np.abs(first[name]).max() or 1.0
+            largest = max(largest, float(np.abs(first[name] - second[name]).max() / scale))
+    return largest
+
+
+@pytest.mark.parametrize("part", ["model/model", "ensemble/members", "policies/gelato-l2/last"])
+def test_eight_devices_equal_one_up_to_rounding(runs, part):
+    difference = measure_difference(runs[1][0] / f"{part}.npz", runs[8][0] / f"{part}.npz")
+    assert difference < TOLERANCE
+
+
+def test_the_records_agree(runs):
+    one, eight = (Run(runs[count][0]).read_records() for count in (1, 8))
+    assert len(one) == len(eight) == 32
+    for first, second in zip(one, eight, strict=True):
+        assert first["return"] == pytest.approx(second["return"], rel=0.02)
+        assert {**first, **second}.keys() == first.keys()
+
+
+def test_eight_devices_run_eight_parts_that_exchange_nothing(runs):
+    _, found = runs[8]
+    assert found["devices"] == 8 and found["partitions"] == [8, 8]
+    assert found["exchange"] == ["all-gather"], "the search must find what it looks for"
+    assert found["collectives"] == []
+    assert runs[1][1] == {"devices": 1, "partitions": [], "collectives": [], "exchange": []}
+
+
+def test_one_device_keeps_its_program():
+    assert jax.device_count() == 1 and make_mesh(8, (1, 2)) is None
+    tree = {"a": jnp.ones(3)}
+    assert place(tree, None, BY_SEED) is tree and gather(tree, None) is tree
+
+
+def test_devices_that_do_not_divide_the_work_are_named(capsys):
+    four = jax.devices() * 4
+    mesh = make_mesh(5, (1, 3), four)
+    assert mesh.shape == {"variants": 3, "seeds": 1}
+    assert "using 3 of 4 devices: 5 seeds" in capsys.readouterr().err
+    assert make_mesh(6, (1, 2), four).shape == {"variants": 2, "seeds": 2}
+    assert capsys.readouterr().err == ""
+
+
+def test_variants_are_divided_only_if_their_penalties_repeat():
+    assert list_parts((0, 0, 0, 0)) == [1, 2, 4]
+    assert list_parts((0, 1, 0, 1)) == [1, 2]
+    assert list_parts((0, 0, 1, 1)) == [1]
