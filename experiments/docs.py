@@ -205,6 +205,8 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "converged": "{converged:.1%}",
         }
     ),
+    "histories": tables.histories_table,
+    "histories penalties": tables.histories_penalties,
     "uncertainty": tables.uncertainty_table,
     "driving_uncertainty": tables.uncertainty_table,
     "penalty_weights": tables.penalty_weight_table,

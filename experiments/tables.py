@@ -47,6 +47,57 @@ def locomotion_table(records: list[Record]) -> str:
     return as_text(sort_as_paper(records), "md", paper_return)
 
 
+_VIEWS = {
+    "full": "full state",
+    "none": "positions",
+    "4": "positions, history of 4",
+    "16": "positions, history of 16",
+}
+
+
+def histories_table(records: list[Record]) -> str:
+    """Write what hidden velocities cost, and what a history brings back; means over seeds."""
+    policies = select(records, kind="policy")
+    rows = []
+    for task in list_values(policies, "task"):
+        whole = select(policies, task=task, view="full")
+        for view, words in _VIEWS.items():
+            found = select(policies, task=task, view=view)
+            if not found:
+                continue
+            returns = [float(record["return"] or 0) for record in found]
+            share = f"{np.mean(returns) / mean_of(whole, 'return'):.0%}" if whole else "–"
+            spread = np.std(returns, ddof=1) if len(returns) > 1 else 0.0
+            rows.append(
+                [
+                    task,
+                    words,
+                    f"{mean_of(found, 'delta_r2'):.3f}",
+                    f"{np.mean(returns):,.0f} ± {spread:,.0f}",
+                    f"{mean_of(found, 'score'):.1f}",
+                    share,
+                    str(len(found)),
+                ]
+            )
+    heads = ("task", "observed", "R² of change", "return", "score", "of the full state's", "seeds")
+    return markdown_table(list(heads), rows)
+
+
+def histories_penalties(records: list[Record]) -> str:
+    """Write how well penalties rank the true error with hidden velocities; means over seeds."""
+    judged = select(records, kind="penalty")
+    shifts, rows = list_values(judged, "shift"), []
+    for task in list_values(judged, "task"):
+        for view, words in _VIEWS.items():
+            for penalty in list_values(select(judged, task=task, view=view), "penalty"):
+                cells = [task, words, penalty]
+                for shift in shifts:
+                    found = select(judged, task=task, view=view, penalty=penalty, shift=shift)
+                    cells.append(f"{mean_of(found, 'spearman'):.2f}" if found else "–")
+                rows.append(cells)
+    return markdown_table(["task", "observed", "penalty", *shifts], rows)
+
+
 def locomotion_grid(records: list[Record]) -> str:
     """Write mean returns ± deviation over seeds: datasets are rows, methods are columns.
 
