@@ -124,6 +124,26 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "memory at most": "{peak_gigabytes:.1f} GB",
         }
     ),
+    "devices": _rows(
+        {
+            "weights": "`{weights}`",
+            "devices": "{devices:d}",
+            "updates": "{updates:d}",
+            "largest difference": "{difference:.1e}",
+            "exchanges": "{collectives:d}",
+        }
+    ),
+    "sweeps": _rows(
+        {
+            "workers": "{workers}",
+            "on": "{device}",
+            "groups": "{groups:d}",
+            "updates each": "{updates:,d}",
+            "seconds": "{seconds:.0f}",
+            "slowest run": "{slowest:.0f}",
+            "speed": "{speed:.2f}",
+        }
+    ),
     "four_rooms": _rows(
         {
             "seed": "{seed}",
