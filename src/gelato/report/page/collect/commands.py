@@ -3,9 +3,10 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
+from gelato.agents.agent import AbstractAgent
 from gelato.data.transitions import Dataset
 from gelato.model.config import preset as choose_model
 from gelato.report.page.collect.source import Source
@@ -45,13 +46,24 @@ def _write_training(source: Source) -> list[str]:
         for method in methods
         if method["penalty"] != "none" or method["penalty_weight"]
     ]
-    fractions = [method["real_fraction"] for method in methods if method["fit"] is not None]
+    fractions = [method["real_fraction"] for method in methods if _mixes_real_data(method)]
     for option, values in (("--penalty-weight", weights), ("--real-fraction", fractions)):
         if values:
             words += [option, *[_write_value(value) for value in dict.fromkeys(values)]]
     if source.dataset is not None and not find_unnamed(source):
         words += _write_settings(described, source.dataset)
     return words
+
+
+def _mixes_real_data(method: Mapping[str, Any]) -> bool:
+    """Whether a recorded method mixes logged and imagined steps, so that a fraction applies."""
+    reads_log = {kind.__name__: kind.reads_log for kind in _list_agents(AbstractAgent)}
+    return method["fit"] is not None and reads_log.get(method["agent"]["type"], True)
+
+
+def _list_agents(kind: type[AbstractAgent]) -> list[type[AbstractAgent]]:
+    """Return an agent class and all classes derived from it."""
+    return [kind, *(each for derived in kind.__subclasses__() for each in _list_agents(derived))]
 
 
 def _write_settings(described: Mapping[str, Any], dataset: Dataset) -> list[str]:
@@ -77,9 +89,12 @@ def _list_changes(
     parts = choose_parts(dataset, preset)
     usual = {}
     for field in fields(parts):
-        value = describe_value(getattr(parts, field.name))
+        part = getattr(parts, field.name)
+        value = describe_value(part)
         if isinstance(value, dict):
-            usual[value["type"]] = field.name, flatten(value, field.name)
+            unwritten = _list_unwritten(part, field.name)
+            expected = unwritten | flatten(value, field.name)
+            usual[value["type"]] = field.name, unwritten, expected
     recorded = [described["settings"]]
     for method in described["methods"]:
         recorded += [method["agent"], method["fit"]]
@@ -87,11 +102,23 @@ def _list_changes(
     for value in recorded:
         if value is None or value["type"] not in usual:
             continue
-        name, expected = usual[value["type"]]
-        for setting, text in flatten(value, name).items():
-            if expected.get(setting, text) != text:
+        name, unwritten, expected = usual[value["type"]]
+        for setting, text in (unwritten | flatten(value, name)).items():
+            if expected.get(setting) != text:
                 changes[f"{setting}={_write_value(_read(text))}"] = None
     return tuple(changes)
+
+
+def _list_unwritten(settings: Any, name: str) -> dict[str, str]:
+    """Return the settings that a run does not record at their default, with these defaults."""
+    found: dict[str, str] = {}
+    for each in fields(settings):
+        value, inner = getattr(settings, each.name), f"{name}.{each.name}"
+        if is_dataclass(value):
+            found |= _list_unwritten(value, inner)
+        elif each.metadata.get("added_later"):
+            found |= flatten(describe_value(each.default), inner)
+    return found
 
 
 def _write_fit(source: Source) -> list[str]:
