@@ -22,10 +22,13 @@ from gelato.model import training
 from gelato.model.config import preset
 from gelato.report.page.collect.commands import write_commands
 from gelato.report.page.collect.source import open_source
+from gelato.report.page.collect.verdict import collect_verdict
 from gelato.report.page.write import make_report
+from gelato.runs.folder import Run, open_run
 from gelato.runs.loggers import Block, LoggedRun, Logger
 from gelato.training.presets import TrainSettings, choose_parts, clone_like, make_method
 from gelato.training.train import train
+from tests.report.page_example import make_model
 
 
 @pytest.fixture(scope="module")
@@ -308,6 +311,66 @@ def test_loggers_take_no_comparison_and_no_unfinished_run(cloned, fitted, tmp_pa
     with pytest.raises(InputError, match="is not finished"):
         write_report(run, log=Receiver())
     assert not (run / "report.html").exists()
+
+
+def test_loggers_take_no_sweep_with_several_groups(cloned, tmp_path):
+    sweep, receiver = tmp_path / "sweep", Receiver()
+    with open_run(sweep, "sweep") as run:
+        run.write_json("groups", {"groups": [{"name": "one"}, {"name": "two"}]})
+    for name in ("one", "two"):
+        shutil.copytree(cloned, sweep / "groups" / name)
+    with pytest.raises(InputError, match="receive the report of one run"):
+        write_report(sweep, log=receiver)
+    assert receiver.files == [] and not (sweep / "report.html").exists()
+
+
+def decide(run: Path, copy: Path, word: str = "better than the data") -> Path:
+    """Copy a run and write a decision of `gelato select` into the copy."""
+    shutil.copytree(run, copy)
+    interval = {"mean": 1.0, "estimate": 3.0, "low": 2.0, "high": 4.0}
+    decision = {
+        "verdict": word,
+        "reasons": ["the interval lies above that of the log"],
+        "chosen": {"method": "bc", "seed": 0},
+        "estimate": interval,
+        "behaviour": interval,
+        "real_episodes": 0,
+        "outside_share": 0.0,
+        "agreement": 0.9,
+    }
+    Run(copy).write_json("selection", decision)
+    return copy
+
+
+def test_a_page_with_a_poor_model_does_not_advise_to_deploy(fitted, tmp_path):
+    run = decide(fitted, tmp_path / "run")
+    path, records = make_report(run)
+    assert records["model"]["check"]["seeds"][0]["delta_r2"] < 0.5
+    assert records["verdict"]["advice"].startswith("Do not deploy it yet: the model is poor")
+    assert "the model is poor" in records["verdict"]["reasons"][-1]
+    assert "Worth a supervised test" not in path.read_text()
+
+
+def test_the_advice_depends_on_the_model_only_if_the_policy_is_better(cloned, tmp_path):
+    poor = make_model()
+    poor = replace(poor, check={"seeds": [{**poor.check["seeds"][0], "delta_r2": None}]})
+    better = open_source(decide(cloned, tmp_path / "better"))
+    worse = open_source(decide(cloned, tmp_path / "worse", "do not deploy"))
+    for model in (None, make_model()):
+        verdict = collect_verdict(better, None, None, None, model)
+        assert verdict.advice.startswith("Worth a supervised test.") and len(verdict.reasons) == 1
+    assert "model is poor" in collect_verdict(better, None, None, None, poor).advice
+    verdict = collect_verdict(worse, None, None, None, poor)
+    assert verdict.advice == "Do not deploy. Keep the present policy."
+    assert "the model is poor" in verdict.reasons[-1]
+
+
+def test_the_commands_of_the_verdict_quote_the_folder(cloned, fitted, tmp_path):
+    for run, words in ((cloned, "gelato select"), (fitted, "--model")):
+        folder = tmp_path / "my runs" / run.name
+        shutil.copytree(run, folder)
+        (missing,) = collect_verdict(open_source(folder), None, None, None, None).missing
+        assert f"`{words} '{folder}'`" in missing
 
 
 def test_a_log_with_thousands_of_columns_gets_a_page(tmp_path):

@@ -10,6 +10,8 @@ import numpy as np
 MEASURED = "measured return"
 # Digits that a figure can show. They keep the page small.
 _DIGITS = 4
+# A model with a smaller R² is poor.
+_POOR = 0.5
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,18 @@ class ModelSection:
     decoders: int
     fans: tuple[dict[str, Any], ...]
     """Quantiles of sampled rollouts along one held-out action sequence, with the truth."""
+
+    @property
+    def change_r2(self) -> float | None:
+        """R² of the predicted change of the state in one step, for the shown seed."""
+        shown = next(each for each in self.check["seeds"] if each["seed"] == self.seed)
+        value: float | None = shown["delta_r2"]
+        return value
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether the model predicts too badly to rely on it."""
+        return self.change_r2 is None or not self.change_r2 >= _POOR
 
 
 @dataclass(frozen=True)

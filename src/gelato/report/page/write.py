@@ -54,13 +54,13 @@ def make_report(
     path = Path(out) if out is not None else Path(runs[0]) / DEFAULT_NAME
     _check_output(path)
     _check_records(path.with_suffix(".json"))
+    runs = expand_sweeps(runs)
     loggers = make_loggers(log)
     if loggers:
         if len(runs) > 1:
             raise InputError("loggers receive the report of one run; give one run, or no --log")
         _ = Run(Path(runs[0])).results  # an error if the training is not finished
     read_plotly()
-    runs = expand_sweeps(runs)
     report: RunReport | Comparison
     if len(runs) == 1:
         report = collect_run(runs[0], data, fitted_to)

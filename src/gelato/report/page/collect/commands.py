@@ -57,13 +57,14 @@ def _write_training(source: Source) -> list[str]:
 
 def _mixes_real_data(method: Mapping[str, Any]) -> bool:
     """Whether a recorded method mixes logged and imagined steps, so that a fraction applies."""
-    reads_log = {kind.__name__: kind.reads_log for kind in _list_agents(AbstractAgent)}
+    agents = _list_derived(AbstractAgent.__subclasses__())
+    reads_log = {agent.__name__: agent.reads_log for agent in agents}
     return method["fit"] is not None and reads_log.get(method["agent"]["type"], True)
 
 
-def _list_agents(kind: type[AbstractAgent]) -> list[type[AbstractAgent]]:
-    """Return an agent class and all classes derived from it."""
-    return [kind, *(each for derived in kind.__subclasses__() for each in _list_agents(derived))]
+def _list_derived(agents: Sequence[type[AbstractAgent]]) -> list[type[AbstractAgent]]:
+    """Return classes of agents and all classes derived from them."""
+    return [*agents, *(each for agent in agents for each in _list_derived(agent.__subclasses__()))]
 
 
 def _write_settings(described: Mapping[str, Any], dataset: Dataset) -> list[str]:

@@ -15,7 +15,7 @@ from gelato.report.page.collect.reproduce import collect_reproduction
 from gelato.report.page.collect.source import Source, open_source
 from gelato.report.page.collect.trust import collect_trust
 from gelato.report.page.collect.verdict import collect_verdict
-from gelato.report.page.records import Comparison, RunReport, TrustSection
+from gelato.report.page.records import Comparison, ModelSection, RunReport, TrustSection
 from gelato.report.references import shorten_reference
 from gelato.uncertainty.trust import check_spaces
 
@@ -31,9 +31,10 @@ def collect_run(
         check_spaces(source.fitted, new_log)
     points = collect_map(source, new_log)
     trust = collect_trust(source, points, new_log)
+    model = collect_model(source)
     return replace(
-        _collect_summary(source, points, trust),
-        model=collect_model(source),
+        _collect_summary(source, points, trust, model),
+        model=model,
         map=None if points is None else points.section,
         paths=collect_paths(source, points),
         trust=trust,
@@ -63,7 +64,10 @@ def list_differences(settings: Sequence[dict[str, str]]) -> list[tuple[str, ...]
 
 
 def _collect_summary(
-    source: Source, points: MapPoints | None = None, trust: TrustSection | None = None
+    source: Source,
+    points: MapPoints | None = None,
+    trust: TrustSection | None = None,
+    model: ModelSection | None = None,
 ) -> RunReport:
     """Collect the sections that need no model: verdict, data, policies, and how to reproduce."""
     recorded = source.description["data"]
@@ -73,7 +77,7 @@ def _collect_summary(
         kind=source.description["kind"],
         dataset=shorten_reference(recorded["reference"]),
         environment=recorded["environment"],
-        verdict=collect_verdict(source, data, points, trust),
+        verdict=collect_verdict(source, data, points, trust, model),
         data=data,
         policies=collect_policies(source),
         reproduce=collect_reproduction(source),

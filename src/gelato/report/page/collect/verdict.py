@@ -1,21 +1,38 @@
 """The section at the top: deploy or not, and why."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from gelato.report.page.collect.map import MapPoints, find_weak_regions
 from gelato.report.page.collect.source import Source
-from gelato.report.page.records import DataSection, Interval, TrustSection, VerdictSection
+from gelato.report.page.records import (
+    DataSection,
+    Interval,
+    ModelSection,
+    TrustSection,
+    VerdictSection,
+)
 
 NO_VERDICT = "no verdict"
+_BETTER = "better than the data"
 _ADVICE = {
-    "better than the data": "Worth a supervised test. Deploy it with its guard, and keep the "
+    _BETTER: "Worth a supervised test. Deploy it with its guard, and keep the "
     "present policy as the fallback.",
     "do not deploy": "Do not deploy. Keep the present policy.",
     "not shown to be better": "Do not deploy yet. The log does not show that it is better than "
     "the present policy.",
     NO_VERDICT: "No decision is possible yet.",
 }
+# Advice and reason if the model is poor: the guard and the imagined returns come from it.
+_ADVICE_IF_POOR = (
+    "Do not deploy it yet: the model is poor, and the guard depends on it. Keep the present "
+    "policy, and fit a better model first."
+)
+_REASON_IF_POOR = (
+    "the model is poor: on held-out episodes it predicts less than half of the variance of the "
+    "state's change in one step, so rely neither on the estimates nor on the guard"
+)
 # Below this, the estimators contradict each other.
 _AGREEMENT = 0.2
 
@@ -25,6 +42,7 @@ def collect_verdict(
     data: DataSection | None,
     points: MapPoints | None,
     trust: TrustSection | None,
+    model: ModelSection | None,
 ) -> VerdictSection:
     """Read the decision of `select`, or say what is missing for one."""
     weak = tuple(_list_weak_spots(source, data, points, trust))
@@ -44,11 +62,15 @@ def collect_verdict(
         )
     found = source.selection
     estimate, logged = found["estimate"], found["behaviour"]
-    word = str(found["verdict"])
+    word, reasons = str(found["verdict"]), tuple(found["reasons"])
+    advice = _ADVICE.get(word, "")
+    if model is not None and model.is_poor:
+        reasons += (_REASON_IF_POOR,)
+        advice = _ADVICE_IF_POOR if word == _BETTER else advice
     return VerdictSection(
         word=word,
-        advice=_ADVICE.get(word, ""),
-        reasons=tuple(found["reasons"]),
+        advice=advice,
+        reasons=reasons,
         policy=found["chosen"]["method"],
         seed=found["chosen"]["seed"],
         estimate=Interval(estimate["estimate"], estimate["low"], estimate["high"]),
@@ -79,10 +101,11 @@ def _find_measured(source: Source) -> float | None:
 
 def _list_missing(source: Source) -> list[str]:
     """Say what must be done before there is a verdict."""
+    folder = shlex.quote(str(source.folder))
     if not source.is_training:
         return [
             "This folder holds a model and no policies. `gelato train` with the option "
-            f"`--model {source.folder}` trains policies in it."
+            f"`--model {folder}` trains policies in it."
         ]
     if not source.finished:
         return [
@@ -91,7 +114,7 @@ def _list_missing(source: Source) -> list[str]:
         ]
     return [
         "Nobody has compared the policies yet. "
-        f"`gelato select {source.folder}` estimates their returns from the log alone. "
+        f"`gelato select {folder}` estimates their returns from the log alone. "
         "Then write this report again."
     ]
 

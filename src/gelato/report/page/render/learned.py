@@ -3,20 +3,16 @@
 from gelato.report.page.records import RunReport
 from gelato.report.page.render.numbers import count_noun, write_number
 
-# A model with a smaller R² is poor.
-_POOR = 0.5
-
 
 def describe_learning(run: RunReport) -> tuple[str, ...]:
     """Say what the run learned from, what it learned, and which policy the page is about."""
     sentences = [_describe_training(run)]
     if run.model is not None:
-        shown = next(each for each in run.model.check["seeds"] if each["seed"] == run.model.seed)
         sentences.append(
             "On logged episodes that it never saw, the model predicts the change of the state in "
-            f"one step with R² {write_number(shown['delta_r2'])} (1 is perfect, 0 is useless)."
+            f"one step with R² {write_number(run.model.change_r2)} (1 is perfect, 0 is useless)."
         )
-        if shown["delta_r2"] is None or shown["delta_r2"] < _POOR:
+        if run.model.is_poor:
             sentences.append("The model is poor: rely neither on the policies nor on estimates.")
     verdict = run.verdict
     if verdict.policy is not None:
