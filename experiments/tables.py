@@ -434,6 +434,89 @@ def critics_table(records: list[Record]) -> str:
     return markdown_table((*columns, "value of first states"), rows)
 
 
+def ablation_table(records: Sequence[Record]) -> str:
+    """Write the mean score of each change of the recipe, and its difference to the recipe itself.
+
+    Differences are between equal datasets and seeds. The interval is over seeds: that of a mean
+    over these datasets, each with its own variance.
+    """
+    rows = []
+    groups = group_records(records, ("recipe", "penalty_weight", "change"))
+    # The recipe comes first and everything together last.
+    ordered = sorted(groups, key=lambda key: (key[0], key[2] != "none", key[2] == "all"))
+    for recipe, weight, change in ordered:
+        found = groups[recipe, weight, change]
+        base = select(records, recipe=recipe, change="none")
+        scores = f"{mean_over(found, 'score'):.1f}", f"{mean_over(found, 'late_score'):.1f}"
+        difference = compare_seeds(found, base) if change != "none" else "–"
+        datasets = len(list_values(found, "dataset"))
+        updates = f"{int(found[0]['updates'] or 0):,}"
+        count = f"{datasets} × {len(list_values(found, 'seed'))}"
+        rows.append((change, f"{float(weight):g}", updates, count, *scores, difference))
+    columns = ("change", "λ", "updates", "datasets × seeds", "score", "second half")
+    return markdown_table((*columns, "difference to `none`"), rows)
+
+
+def ablation_grid(records: Sequence[Record]) -> str:
+    """Write the mean score of every change by dataset, with the scores of all seeds."""
+    rows = []
+    for (dataset, change), found in group_records(records, ("dataset", "change")).items():
+        seeds = ", ".join(f"{row['score']:.1f}" for row in found)
+        rows.append((dataset, change, f"{mean_of(found, 'score'):.1f}", seeds))
+    return markdown_table(("dataset", "change", "score", "seeds"), rows)
+
+
+def mean_over(records: Sequence[Record], name: str) -> float:
+    """Average a field over datasets; every dataset counts the same."""
+    groups = group_records(records, ("dataset",)).values()
+    return float(np.mean([mean_of(found, name) for found in groups]))
+
+
+def compare_seeds(records: Sequence[Record], base: Sequence[Record]) -> str:
+    """Write the mean difference in score over common datasets and its 95% interval over seeds."""
+    scores = {(row["dataset"], row["seed"]): float(row["score"] or 0) for row in base}
+    gaps: dict[str, list[float]] = {}
+    for row in records:
+        before = scores.get((row["dataset"], row["seed"]))
+        if before is not None:
+            gaps.setdefault(str(row["dataset"]), []).append(float(row["score"] or 0) - before)
+    if not gaps:
+        return "–"
+    mean = float(np.mean([np.mean(each) for each in gaps.values()]))
+    freedom = sum(len(each) - 1 for each in gaps.values())
+    if min(map(len, gaps.values())) < 2:
+        return f"{mean:+.1f}"
+    variance = sum(np.var(each, ddof=1) / len(each) for each in gaps.values())
+    half = stats.t.ppf(0.5 + LEVEL / 2, freedom) * np.sqrt(variance) / len(gaps)
+    return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
+
+
+def cells_table(records: Sequence[Record]) -> str:
+    """Write the scores of the cell that `select` chose, and the mean of the best cell."""
+    rows = []
+    for (dataset, method), found in group_records(records, ("dataset", "method")).items():
+        cells = group_records(found, ("penalty_weight", "real_fraction")).values()
+        chosen = [row for row in found if row["selected"]]
+        best = max(cells, key=lambda cell: mean_of(cell, "score"))
+        seeds = ", ".join(f"{row['score']:.1f}" for row in chosen)
+        cell = describe_cell(chosen[0]) if chosen else "–"
+        mean = f"{mean_of(chosen, 'score'):.1f}" if chosen else "–"
+        top = f"{mean_of(best, 'score'):.1f} ({describe_cell(best[0])})"
+        rows.append((dataset, method, cell, mean, seeds, top, str(len(cells))))
+    for (method,), found in group_records(records, ("method",)).items():
+        chosen = [row for row in found if row["selected"]]
+        datasets = len(list_values(found, "dataset"))
+        mean = f"{mean_over(chosen, 'score'):.1f}" if chosen else "–"
+        rows.append((f"mean of {datasets}", method, "–", mean, "–", "–", "–"))
+    columns = ("dataset", "method", "selected cell", "score", "seeds", "best cell", "cells")
+    return markdown_table(columns, rows)
+
+
+def describe_cell(record: Record) -> str:
+    """Write λ and the fraction of real data of a cell."""
+    return f"λ {record['penalty_weight']:g}, {100 * float(record['real_fraction'] or 0):g}% real"
+
+
 def group_records(
     records: Sequence[Record], names: Sequence[str]
 ) -> dict[tuple[str, ...], list[Record]]:

@@ -25,7 +25,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
 from gelato.errors import InputError
@@ -40,6 +39,7 @@ from gelato.geometry.curve import (
 )
 from gelato.geometry.gauss_newton import GaussNewton
 from gelato.geometry.metric import AbstractImmersed, AbstractMetric, Point
+from gelato.geometry.roots import invert_root
 from gelato.geometry.solver import AbstractSolver, Geodesic, check_dimensions, lower_bound
 
 Shapes = Float[Array, "starts modes dim"]
@@ -230,8 +230,9 @@ class Adaptive(AbstractSolver):
         G = jnp.tensordot(jnp.asarray(w, line.start.dtype), jax.vmap(metric)(line.at(t)[0]), axes=1)
         diagonal = jnp.diagonal(G)
         floor = jnp.finfo(G.dtype).eps * jnp.max(diagonal) + jnp.finfo(G.dtype).tiny
-        L = jnp.linalg.cholesky(G + jnp.diag(BULGE_DAMPING * diagonal + floor))
-        chord = L.T @ (line.end - line.start)
+        damped = G + jnp.diag(BULGE_DAMPING * diagonal + floor)
+        root = invert_root(damped)
+        chord = root @ (damped @ (line.end - line.start))
         size = jnp.linalg.norm(chord)
         unit = chord / jnp.where(size > 0, size, 1)
         drawn = jr.normal(jr.key(0), (-(-count // 2), curve.start.size), G.dtype)
@@ -239,7 +240,7 @@ class Adaptive(AbstractSolver):
         norms = jnp.linalg.norm(drawn, axis=1, keepdims=True)
         drawn = drawn / jnp.where(norms > 0, norms, 1)
         sides = jnp.concatenate([drawn, -drawn])[:count]
-        moves = BULGE * size * solve_triangular(L.T, sides.T, lower=False).T
+        moves = BULGE * size * (sides @ root)
         middle = float(Legendre(1).tables(np.array([0.5]))[0][0, 0])
         shapes = jnp.zeros((count, *curve.coefficients.shape), G.dtype)
         return shapes.at[:, 0].set(moves / middle)

@@ -34,7 +34,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 from numpy.polynomial.legendre import legvander
 
@@ -46,6 +45,7 @@ from gelato.geometry.curve import (
     safe_sqrt,
 )
 from gelato.geometry.metric import AbstractMetric
+from gelato.geometry.roots import Matrix, invert_root
 
 Field = Float[Array, "nodes dim"]
 # The damping only keeps the inverse finite: directions of almost zero length have little momentum.
@@ -58,8 +58,8 @@ SAFETY, CUBIC, ROUNDING = 3.0, 100.0, 4.0
 class InverseHessian(eqx.Module):
     """The map `m -> G⁻¹(m − m̄)` with the metric at the Gauss nodes of one curve."""
 
-    factors: Float[Array, "nodes dim dim"]
-    mean_inverse: Float[Array, "dim dim"]
+    inverses: Float[Array, "nodes dim dim"]
+    mean: Matrix
     weights: Float[Array, " nodes"]
 
     def __call__(self, momentum: Field) -> Field:
@@ -68,27 +68,31 @@ class InverseHessian(eqx.Module):
 
     def average(self, momentum: Field) -> Float[Array, " dim"]:
         """Compute the mean `m̄` with weights `G⁻¹`."""
-        return cho_solve((self.mean_inverse, True), self.weights @ self._solve(momentum))
+        return self.mean @ (self.weights @ self._solve(momentum))
 
     def _solve(self, field: Field) -> Field:
-        return jax.vmap(lambda L, m: cho_solve((L, True), m))(self.factors, field)
+        return jax.vmap(jnp.matmul)(self.inverses, field)
 
 
 def invert_hessian(
     metric: AbstractMetric, curve: Curve, nodes: int, damping: float
 ) -> InverseHessian:
-    """Factor the metric along a curve, with damping proportional to its diagonal."""
+    """Invert the metric along a curve, with damping proportional to its diagonal."""
     t, w = compute_gauss_nodes(nodes)
     G = jax.vmap(metric)(curve.at(t)[0])
     weights = jnp.asarray(w, G.dtype)
     diagonal = jnp.diagonal(G, axis1=1, axis2=2)
-    # The floor keeps the factors finite in directions of zero length.
+    # The floor keeps the inverses finite in directions of zero length.
     floor = jnp.finfo(G.dtype).eps * jnp.max(diagonal) + jnp.finfo(G.dtype).tiny
     eye = jnp.eye(G.shape[-1], dtype=G.dtype)
-    factors = jnp.linalg.cholesky(G + (damping * diagonal + floor)[:, :, None] * eye)
-    inverses = jax.vmap(lambda L: cho_solve((L, True), eye))(factors)
-    mean = jnp.linalg.cholesky(jnp.tensordot(weights, inverses, axes=1))
-    return InverseHessian(factors, mean, weights)
+    inverses = jax.vmap(_invert)(G + (damping * diagonal + floor)[:, :, None] * eye)
+    mean = _invert(jnp.tensordot(weights, inverses, axes=1))
+    return InverseHessian(inverses, mean, weights)
+
+
+def _invert(G: Matrix) -> Matrix:
+    R = invert_root(G)
+    return R.T @ R
 
 
 def compute_momentum(metric: AbstractMetric, curve: Curve, nodes: int) -> tuple[Field, Array]:
