@@ -72,7 +72,7 @@ def test_the_device_gathers_the_same_windows_as_the_host() -> None:
     split = split_dataset(record(episodes=6, steps=9, history=4), 0.3)
     data = prepare_data(split.train, split.held_out, split.scaling, TINY, (0,))
     rows = jnp.arange(len(split.train))
-    found = data.batch(rows, jnp.zeros((len(rows), 1)))
+    found = data.gather(rows, lambda rows: jnp.zeros((len(rows), 1)))
     expected = normalise_batch(split.train, split.scaling)
     assert_array_equal(found.inputs, expected.inputs)
     following = split.scaling.inputs(split.train.next_inputs)

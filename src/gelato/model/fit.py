@@ -5,7 +5,7 @@ axis. Every random number is drawn from `(seed, phase, step)`, so a resumed fit 
 weights bit for bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import equinox as eqx
@@ -57,14 +57,14 @@ class FitData(eqx.Module):
     def choose_inputs(self, count: int) -> Float[Array, "k input"]:
         """Take the encoder's inputs at and after at most `count` training rows, spread evenly."""
         chosen = choose_evenly(self.rows, count)
-        batch = self.batch(jnp.asarray(chosen), jnp.zeros((len(chosen), 0)))
+        batch = self.gather(jnp.asarray(chosen), lambda rows: jnp.zeros((len(rows), 0)))
         return jnp.concatenate([batch.inputs, batch.next_inputs])
 
-    def batch(self, chosen: Int[Array, " k"], weights: Float[Array, "k members"]) -> Batch:
-        """Gather rows and split them into their columns."""
+    def gather(self, chosen: Int[Array, " k"], weigh: Callable[[Array], Array]) -> Batch:
+        """Gather rows, split them into their columns, and weigh them for every decoder."""
+        rows, weights = self.rows[chosen], weigh(chosen)
         stops = np.cumsum([self.state_size, self.action_size, 1, self.state_size])
-        columns = jnp.split(self.rows[chosen], stops, axis=1)
-        states, actions, rewards, next_states, terminated = columns
+        states, actions, rewards, next_states, terminated = jnp.split(rows, stops, axis=1)
         batch = Batch(states, actions, rewards, next_states, terminated[:, 0], weights)
         if self.ages is None:
             return batch
@@ -305,7 +305,7 @@ def _update_models(
             state: FitState, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
         ) -> tuple[FitState, Float[Array, " terms"]]:
             rows, noise_key = drawn
-            batch = data.batch(rows, counts[rows] / mean_counts)
+            batch = data.gather(rows, lambda rows: counts[rows] / mean_counts)
             return _update(state, batch, config, phase, noise_key)
 
         # Draw the rows of all updates together, because every draw is a kernel on an accelerator.
