@@ -201,7 +201,7 @@ def _connect(ray: Any, address: str) -> None:
         _check_answer(address)
     try:
         ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         if isinstance(error, ConnectionError) and address == "auto":
             raise InputError(
                 "no Ray cluster found on this machine. Start one with `ray start --head`, give "
