@@ -472,6 +472,10 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
             "has no effect on sac",
         ),
         (
+            ["train", "four-rooms-hole", "--run", "R", "--method", "bc", "--set", "sac.horizon=7"],
+            "--set sac.horizon=7: has no effect on bc, which does not use sac",
+        ),
+        (
             ["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "1", "--method", "bc"],
             "a penalty weight has no effect",
         ),

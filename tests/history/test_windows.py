@@ -5,7 +5,7 @@ from numpy.testing import assert_array_equal
 
 import gelato
 from gelato.data import history
-from gelato.data.history import Layout
+from gelato.data.history import WindowLayout
 from gelato.data.sources import add_history
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig
@@ -114,7 +114,7 @@ def test_normalising_windows_is_exact_and_keeps_unknown_rows_zero(numpy: object)
 
 
 def test_a_history_of_one_is_the_observation() -> None:
-    layout = Layout(1, 2, 3)
+    layout = WindowLayout(1, 2, 3)
     observation = np.array([1.0, 2.0], np.float32)
     assert (layout.size, layout.memory_size) == (2, 0)
     assert_array_equal(layout.open(observation, layout.start()), observation)

@@ -117,7 +117,7 @@ def test_a_number_of_5000_digits_is_one_line(tmp_path: Path) -> None:
         gelato.load(f"file:{tmp_path / 'log.npz'}")
     with pytest.raises(InputError, match="must be the number of actions"):
         gelato.load(f"file:{tmp_path / 'log.npz'},discrete={digits}")
-    for option in ("transitions", "seed"):
+    for option in ("transitions", "seed", "history"):
         with pytest.raises(InputError, match="must be a whole number"):
             gelato.load(f"four-rooms,{option}={digits}")
 

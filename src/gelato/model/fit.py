@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training, fuse_small_arrays
-from gelato.data.history import Layout
+from gelato.data.history import WindowLayout
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.devices import BY_SEED, EVERYWHERE, place, run_in_parts
@@ -78,7 +78,7 @@ class FitData(eqx.Module):
         past = self.rows[jnp.maximum(chosen[:, None] - back, 0)]
         past = past[..., : self.state_size + self.action_size]
         memory = jnp.where(known, jnp.concatenate([past, jnp.ones_like(past[..., :1])], -1), 0)
-        layout = Layout(self.history, self.state_size, self.action_size)
+        layout = WindowLayout(self.history, self.state_size, self.action_size)
         states = self.rows[chosen, : self.state_size]
         return jnp.asarray(layout.open(states, memory.reshape(len(chosen), -1)))
 

@@ -34,7 +34,7 @@ from gelato.model.fit import (
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
 from gelato.model.split import Split, split_dataset
-from gelato.runs.description import list_settings
+from gelato.runs.description import list_recorded
 from gelato.runs.files import report_damage, restore_tuples
 from gelato.runs.folder import Run, list_seeds, open_run
 from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
@@ -119,7 +119,7 @@ def fit_latent_model(
         "data": {"reference": dataset.reference, "environment": dataset.environment},
         "fingerprint": split.fingerprint,
         "shape": _describe_shape(dataset.transitions),
-        "config": list_settings(config),
+        "config": list_recorded(config),
         "seeds": list(seeds),
     }
     with open_run(folder, "model", **settings) as run:
