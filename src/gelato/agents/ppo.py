@@ -119,8 +119,8 @@ class PPO(AbstractAgent):
         check_truncation(self.truncation)
         if self.updates_per_rollout % self.minibatches:
             raise InputError(
-                f"{self.minibatches} minibatches do not divide {self.episodes} × {self.steps} "
-                "steps; change one of the three"
+                f"{self.episodes} episodes of {self.steps} steps cannot be divided into "
+                f"{self.minibatches} equal minibatches; change episodes, steps or minibatches"
             )
 
     @property
@@ -198,7 +198,7 @@ class PPO(AbstractAgent):
     def _restart_lost(
         self, view: View, episodes: State, steps: Step, *, key: PRNGKeyArray
     ) -> State:
-        """Start a new episode where the last step was beyond the limit, or came after such a step."""
+        """Start a new episode if the last step was beyond the limit or came after such a step."""
         assert steps.valid is not None
         fresh = start_episodes(view.make_imagined_mdp(self.horizon), self.episodes, key=key)
         lost = ~steps.valid[-1] | steps.terminated[-1]
