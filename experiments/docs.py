@@ -124,6 +124,26 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "memory at most": "{peak_gigabytes:.1f} GB",
         }
     ),
+    "devices": _rows(
+        {
+            "weights": "`{weights}`",
+            "devices": "{devices:d}",
+            "updates": "{updates:d}",
+            "largest difference": "{difference:.1e}",
+            "exchanges": "{collectives:d}",
+        }
+    ),
+    "sweeps": _rows(
+        {
+            "workers": "{workers}",
+            "on": "{device}",
+            "groups": "{groups:d}",
+            "updates each": "{updates:,d}",
+            "seconds": "{seconds:.0f}",
+            "slowest run": "{slowest:.0f}",
+            "speed": "{speed:.2f}",
+        }
+    ),
     "four_rooms": _rows(
         {
             "seed": "{seed}",
@@ -205,6 +225,8 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "converged": "{converged:.1%}",
         }
     ),
+    "histories": tables.histories_table,
+    "histories penalties": tables.histories_penalties,
     "uncertainty": tables.uncertainty_table,
     "driving_uncertainty": tables.uncertainty_table,
     "penalty_weights": tables.penalty_weight_table,
@@ -289,6 +311,9 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "mopo_d4rl": tables.mopo_table,
     "mopo_ensembles": tables.mopo_ensembles_table,
     "critics": tables.critics_table,
+    "ablation": tables.ablation_table,
+    "ablation datasets": tables.ablation_grid,
+    "locomotion_cells": tables.cells_table,
     "locomotion": tables.locomotion_table,
     "locomotion grid": tables.locomotion_grid,
 }

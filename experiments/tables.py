@@ -47,6 +47,57 @@ def locomotion_table(records: list[Record]) -> str:
     return as_text(sort_as_paper(records), "md", paper_return)
 
 
+_VIEWS = {
+    "full": "full state",
+    "none": "positions",
+    "4": "positions, history of 4",
+    "16": "positions, history of 16",
+}
+
+
+def histories_table(records: list[Record]) -> str:
+    """Write what hidden velocities cost, and what a history brings back; means over seeds."""
+    policies = select(records, kind="policy")
+    rows = []
+    for task in list_values(policies, "task"):
+        whole = select(policies, task=task, view="full")
+        for view, words in _VIEWS.items():
+            found = select(policies, task=task, view=view)
+            if not found:
+                continue
+            returns = [float(record["return"] or 0) for record in found]
+            share = f"{np.mean(returns) / mean_of(whole, 'return'):.0%}" if whole else "–"
+            spread = np.std(returns, ddof=1) if len(returns) > 1 else 0.0
+            rows.append(
+                [
+                    task,
+                    words,
+                    f"{mean_of(found, 'delta_r2'):.3f}",
+                    f"{np.mean(returns):,.0f} ± {spread:,.0f}",
+                    f"{mean_of(found, 'score'):.1f}",
+                    share,
+                    str(len(found)),
+                ]
+            )
+    heads = ("task", "observed", "R² of change", "return", "score", "of the full state's", "seeds")
+    return markdown_table(list(heads), rows)
+
+
+def histories_penalties(records: list[Record]) -> str:
+    """Write how well penalties rank the true error with hidden velocities; means over seeds."""
+    judged = select(records, kind="penalty")
+    shifts, rows = list_values(judged, "shift"), []
+    for task in list_values(judged, "task"):
+        for view, words in _VIEWS.items():
+            for penalty in list_values(select(judged, task=task, view=view), "penalty"):
+                cells = [task, words, penalty]
+                for shift in shifts:
+                    found = select(judged, task=task, view=view, penalty=penalty, shift=shift)
+                    cells.append(f"{mean_of(found, 'spearman'):.2f}" if found else "–")
+                rows.append(cells)
+    return markdown_table(["task", "observed", "penalty", *shifts], rows)
+
+
 def locomotion_grid(records: list[Record]) -> str:
     """Write mean returns ± deviation over seeds: datasets are rows, methods are columns.
 
@@ -381,6 +432,89 @@ def critics_table(records: list[Record]) -> str:
         rows.append((dataset, method, variant, updates, mean, last, late, value))
     columns = ("dataset", "method", "variant", "updates", "score", "seeds", "second half")
     return markdown_table((*columns, "value of first states"), rows)
+
+
+def ablation_table(records: Sequence[Record]) -> str:
+    """Write the mean score of each change of the recipe, and its difference to the recipe itself.
+
+    Differences are between equal datasets and seeds. The interval is over seeds: that of a mean
+    over these datasets, each with its own variance.
+    """
+    rows = []
+    groups = group_records(records, ("recipe", "penalty_weight", "change"))
+    # The recipe comes first and everything together last.
+    ordered = sorted(groups, key=lambda key: (key[0], key[2] != "none", key[2] == "all"))
+    for recipe, weight, change in ordered:
+        found = groups[recipe, weight, change]
+        base = select(records, recipe=recipe, change="none")
+        scores = f"{mean_over(found, 'score'):.1f}", f"{mean_over(found, 'late_score'):.1f}"
+        difference = compare_seeds(found, base) if change != "none" else "–"
+        datasets = len(list_values(found, "dataset"))
+        updates = f"{int(found[0]['updates'] or 0):,}"
+        count = f"{datasets} × {len(list_values(found, 'seed'))}"
+        rows.append((change, f"{float(weight):g}", updates, count, *scores, difference))
+    columns = ("change", "λ", "updates", "datasets × seeds", "score", "second half")
+    return markdown_table((*columns, "difference to `none`"), rows)
+
+
+def ablation_grid(records: Sequence[Record]) -> str:
+    """Write the mean score of every change by dataset, with the scores of all seeds."""
+    rows = []
+    for (dataset, change), found in group_records(records, ("dataset", "change")).items():
+        seeds = ", ".join(f"{row['score']:.1f}" for row in found)
+        rows.append((dataset, change, f"{mean_of(found, 'score'):.1f}", seeds))
+    return markdown_table(("dataset", "change", "score", "seeds"), rows)
+
+
+def mean_over(records: Sequence[Record], name: str) -> float:
+    """Average a field over datasets; every dataset counts the same."""
+    groups = group_records(records, ("dataset",)).values()
+    return float(np.mean([mean_of(found, name) for found in groups]))
+
+
+def compare_seeds(records: Sequence[Record], base: Sequence[Record]) -> str:
+    """Write the mean difference in score over common datasets and its 95% interval over seeds."""
+    scores = {(row["dataset"], row["seed"]): float(row["score"] or 0) for row in base}
+    gaps: dict[str, list[float]] = {}
+    for row in records:
+        before = scores.get((row["dataset"], row["seed"]))
+        if before is not None:
+            gaps.setdefault(str(row["dataset"]), []).append(float(row["score"] or 0) - before)
+    if not gaps:
+        return "–"
+    mean = float(np.mean([np.mean(each) for each in gaps.values()]))
+    freedom = sum(len(each) - 1 for each in gaps.values())
+    if min(map(len, gaps.values())) < 2:
+        return f"{mean:+.1f}"
+    variance = sum(np.var(each, ddof=1) / len(each) for each in gaps.values())
+    half = stats.t.ppf(0.5 + LEVEL / 2, freedom) * np.sqrt(variance) / len(gaps)
+    return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
+
+
+def cells_table(records: Sequence[Record]) -> str:
+    """Write the scores of the cell that `select` chose, and the mean of the best cell."""
+    rows = []
+    for (dataset, method), found in group_records(records, ("dataset", "method")).items():
+        cells = group_records(found, ("penalty_weight", "real_fraction")).values()
+        chosen = [row for row in found if row["selected"]]
+        best = max(cells, key=lambda cell: mean_of(cell, "score"))
+        seeds = ", ".join(f"{row['score']:.1f}" for row in chosen)
+        cell = describe_cell(chosen[0]) if chosen else "–"
+        mean = f"{mean_of(chosen, 'score'):.1f}" if chosen else "–"
+        top = f"{mean_of(best, 'score'):.1f} ({describe_cell(best[0])})"
+        rows.append((dataset, method, cell, mean, seeds, top, str(len(cells))))
+    for (method,), found in group_records(records, ("method",)).items():
+        chosen = [row for row in found if row["selected"]]
+        datasets = len(list_values(found, "dataset"))
+        mean = f"{mean_over(chosen, 'score'):.1f}" if chosen else "–"
+        rows.append((f"mean of {datasets}", method, "–", mean, "–", "–", "–"))
+    columns = ("dataset", "method", "selected cell", "score", "seeds", "best cell", "cells")
+    return markdown_table(columns, rows)
+
+
+def describe_cell(record: Record) -> str:
+    """Write λ and the fraction of real data of a cell."""
+    return f"λ {record['penalty_weight']:g}, {100 * float(record['real_fraction'] or 0):g}% real"
 
 
 def group_records(

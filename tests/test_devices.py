@@ -1,59 +1,32 @@
 """Several devices in one process give the numbers of one device, without communication."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
+from experiments.benchmarks.devices import PARTS, measure_difference, run_on
+from experiments.pendulum import write_log
 from gelato.devices import BY_SEED, gather, make_mesh, place
 from gelato.runs.folder import Run
 from gelato.training.sharding import list_parts
-from tests.sweep.small import make_environment, write_log
+from tests.sweep.small import make_environment
 
 # Relative to the largest weight of an array, after 40 updates; measured: 3.3e-7.
 TOLERANCE = 1e-5
-
-
-def run_on(devices: int, log: Path, folder: Path) -> dict:
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.devices_run", str(log), str(folder)],
-        env=make_environment(XLA_FLAGS=flags),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[int, tuple[Path, dict]]:
     folder = tmp_path_factory.mktemp("devices")
     log = write_log(folder / "log.npz")
-    return {n: (folder / f"{n}", run_on(n, log, folder / f"{n}")) for n in (1, 8)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", make_environment()["PYTHONPATH"])
+        return {n: (folder / f"{n}", run_on(n, log, folder / f"{n}")) for n in (1, 8)}
 
 
-def measure_difference(one: Path, other: Path) -> float:
-    """Return the largest difference of two files of arrays, relative to the array's largest."""
-    largest = 0.0
-    with np.load(one) as first, np.load(other) as second:
-        assert first.files == second.files
-        for name in first.files:
-            if first[name].dtype.kind != "f":
-                assert (first[name] == second[name]).all()
-                continue
-            scale = np.abs(first[name]).max() or 1.0
-            largest = max(largest, float(np.abs(first[name] - second[name]).max() / scale))
-    return largest
-
-
-@pytest.mark.parametrize("part", ["model/model", "ensemble/members", "policies/gelato-l2/last"])
+@pytest.mark.parametrize("part", PARTS)
 def test_eight_devices_equal_one_up_to_rounding(runs, part):
     difference = measure_difference(runs[1][0] / f"{part}.npz", runs[8][0] / f"{part}.npz")
     assert difference < TOLERANCE

@@ -15,8 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from experiments.tables import histories_table
 from experiments.tuned import make_tuned
 from gelato.data.reference import load
 from gelato.dynamics.latent import LatentFit
@@ -39,7 +38,7 @@ VIEWS = {
     "4": ",observe=positions,history=4",
     "16": ",observe=positions,history=16",
 }
-KEYS = ("kind", "task", "view", "penalty", "seed")
+KEYS = ("kind", "task", "view", "penalty", "shift", "seed")
 
 
 def main() -> None:
@@ -75,7 +74,7 @@ def main() -> None:
             merge_records(arguments.results, records, KEYS)
             longest = max(longest, time.monotonic() - started)
             print(f"{task}, {view}: {time.monotonic() - started:.0f} s", flush=True)
-    print(make_table(read_records(arguments.results)))
+    print(histories_table(read_records(arguments.results)))
 
 
 def _describe(arguments: argparse.Namespace, task: str, view: str) -> Record:
@@ -156,39 +155,6 @@ def _make_method(arguments: argparse.Namespace, data: str, options: str) -> Meth
     latent = replace(parts.latent, model=model)
     agent = replace(parts.sac, updates=arguments.updates, epoch=min(1_000, arguments.updates))
     return replace(tuned, fit=latent, agent=agent)
-
-
-def make_table(records: list[Record]) -> str:
-    """Return the means over seeds as a Markdown table; the last column compares returns."""
-    lines = [
-        "| task | observed | R² of the change | return | score | share of the full return |",
-        "|---|---|---|---|---|---|",
-    ]
-    for task in TASKS:
-        means: dict[str, dict[str, float]] = {}
-        for view in VIEWS:
-            rows = [
-                row
-                for row in records
-                if (row["kind"], row["task"], row["view"]) == ("policy", task, view)
-            ]
-            if rows:
-                names = ("delta_r2", "return", "score")
-                means[view] = {n: float(np.mean([float(row[n]) for row in rows])) for n in names}  # type: ignore[arg-type]
-        for view, mean in means.items():
-            whole = means.get("full")
-            share = f"{mean['return'] / whole['return']:.0%}" if whole else ""
-            lines.append(
-                f"| {task} | {describe_view(view)} | {mean['delta_r2']:.3f} | "
-                f"{mean['return']:.0f} | {mean['score']:.1f} | {share} |"
-            )
-    return "\n".join(lines)
-
-
-def describe_view(view: str) -> str:
-    """Return the words for a view in a table."""
-    known = {"full": "full state", "none": "positions"}
-    return known.get(view, f"positions, history of {view}")
 
 
 if __name__ == "__main__":

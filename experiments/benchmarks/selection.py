@@ -22,9 +22,7 @@ import argparse
 import io
 import json
 import os
-import signal
 import tarfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,13 +34,13 @@ from jaxtyping import Float
 
 from experiments.mopo import recording
 from experiments.tables import choices_table, selection_table
+from experiments.units import stop_after
 from gelato.data.reference import load
 from gelato.data.transitions import Dataset
 from gelato.policy.evaluate import open_evaluator
 from gelato.progress import note
 from gelato.runs.files import write_atomically
 from gelato.runs.records import Record, device, merge_records, read_records, write_records
-from gelato.runs.signals import remember_interrupts
 from gelato.selection import Selection, SelectSettings, choose_settings, select
 from gelato.selection.temporal import TemporalConfig
 from gelato.tasks.task import normalise_score
@@ -93,7 +91,7 @@ def main() -> None:
     if arguments.dataset is None or arguments.out is None:
         parser.error("--dataset and --out are needed, or --merge")
     if arguments.minutes is not None:
-        _stop_after(60 * arguments.minutes)
+        stop_after(60 * arguments.minutes)
     name = arguments.name or arguments.dataset
     folder = arguments.runs / name.replace("/", "_").replace(":", "_")
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -346,14 +344,6 @@ class _Stage:
 
     def __exit__(self, *_: object) -> None:
         self._clock.add(self._stage, time.monotonic() - self._begun)
-
-
-def _stop_after(seconds: float) -> None:
-    """Ask this process to stop as a scheduler would; training keeps a checkpoint."""
-    remember_interrupts()
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.daemon = True
-    timer.start()
 
 
 if __name__ == "__main__":

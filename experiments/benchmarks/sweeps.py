@@ -12,15 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-import gymnasium
-import numpy as np
 import ray
 
+from experiments.pendulum import make_reference, write_log
 from gelato.runs.records import merge_records
 from gelato.sweep import Sweep, run_sweep
 
 RESULTS = Path(__file__).parents[2] / "results" / "sweeps.json"
-# The environment of every run, so that all read their programs from one cache.
 SETTINGS = ("iql.hidden=256,256", "iql.batch_size=256", "iql.epoch=1000")
 CASES = {"no Ray": None, "Ray, one core": 1, "Ray, two cores": 2}
 
@@ -38,9 +36,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GELATO_COMPILATION_CACHE"] = f"{folder}/programs"
-        log = _write_log(Path(folder) / "log.npz")
+        log = write_log(Path(folder) / "log.npz", episodes=50, steps=200)
         sweep = Sweep(
-            datasets=[f"file:{log},environment=Pendulum-v1,low=-2,high=2"],
+            datasets=[make_reference(log)],
             methods=["iql"],
             seeds=arguments.groups,
             seeds_per_group=1,
@@ -82,26 +80,6 @@ def _run(sweep: Sweep, run: Path, cores: int | None) -> float:
     seconds = time.perf_counter() - begun
     ray.shutdown()
     return seconds
-
-
-def _write_log(path: Path) -> Path:
-    """Write 50 episodes of random actions."""
-    environment, rng = gymnasium.make("Pendulum-v1"), np.random.default_rng(0)
-    rows: dict[str, list[object]] = {
-        name: [] for name in ("observations", "actions", "rewards", "truncations")
-    }
-    for episode in range(50):
-        observation, _ = environment.reset(seed=episode)
-        for step in range(200):
-            action = rng.uniform(-2, 2, 1).astype(np.float32)
-            after, reward, *_ = environment.step(action)
-            for column, value in zip(
-                rows.values(), (observation, action, reward, step == 199), strict=True
-            ):
-                column.append(value)
-            observation = after
-    np.savez(path, **{name: np.array(values) for name, values in rows.items()})
-    return path
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Imagined episodes that end where the penalty is above its limit, on systems with known values."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -15,6 +17,8 @@ from gelato.agents.ppo import PPO
 from gelato.agents.replay import ReplayBuffer, unpack
 from gelato.data.spaces import Discrete
 from gelato.dynamics import EnsembleFit, LatentFit
+from gelato.dynamics.fit import PenaltySettings
+from gelato.dynamics.latent import FittedLatent
 from gelato.errors import InputError
 from gelato.mdp.pessimistic import (
     ImaginedMDP,
@@ -27,8 +31,10 @@ from gelato.mdp.pessimistic import (
     rollout,
     start_episodes,
 )
+from gelato.runs.folder import Run
 from gelato.training.program import Population, init_policies, train_block
-from gelato.uncertainty.penalty import AbstractPenalty
+from gelato.uncertainty.embedded import embed
+from gelato.uncertainty.penalty import AbstractPenalty, penalise
 from tests.agents import test_ppo, test_sac
 from tests.agents.conftest import (
     DISCOUNT,
@@ -39,6 +45,7 @@ from tests.agents.conftest import (
     Tiny,
     make_population,
 )
+from tests.golden.test_golden import CONTINUOUS, choose_tiny
 
 STARTS = jnp.array([[0.0, 1.0], [0.0, -1.0]])
 # The smallest logged reward of these populations is −1, and γ is 0.9.
@@ -215,6 +222,62 @@ def test_a_truncation_without_a_penalty_is_refused() -> None:
         with pytest.raises(InputError, match="Give a penalty, or truncation=none"):
             gelato.Method("none", agent, fit, "none", 0.0, 0.05)
     assert gelato.Method("some", SAC(truncation=1.0), LatentFit(), "geodesic", 0.0, 0.05).penalises
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short training with a limit, two forward networks and normalised layers."""
+    dataset = gelato.load(CONTINUOUS)
+    parts = choose_tiny(dataset, ppo=False)
+    model = replace(parts.latent.model, forwards=2, forward_norm=True)
+    method = replace(
+        gelato.make_method("gelato", parts),
+        agent=replace(parts.sac, truncation=0.9),
+        fit=LatentFit(model),
+        penalty="euclidean",
+    )
+    run = tmp_path_factory.mktemp("runs") / "run"
+    gelato.train(dataset, run, method, settings=replace(parts.settings, evaluations=0))
+    return run
+
+
+def test_a_training_ends_episodes_above_the_quantile_over_held_out_data(limited: Path) -> None:
+    (method,) = json.loads((limited / "run.json").read_text())["methods"]
+    assert method["agent"]["truncation"] == 0.9 and "temperature" not in method["agent"]
+    assert method["fit"]["model"]["forwards"] == 2
+    folder = limited / "policies" / "gelato"
+    (limit,) = json.loads((folder / "calibration.json").read_text())["gelato"]["limit"]
+    fitted = gelato.load_model(limited)
+    latent = FittedLatent(fitted)
+    (penalty,) = latent.build_penalties(0, ["euclidean"], PenaltySettings(5, 500))
+    held_out = embed(fitted.seed(0), fitted.scaling, fitted.parts[1])
+    U = np.asarray(penalise(penalty, held_out.embeddings))
+    assert np.mean(limit < U) == pytest.approx(0.1, abs=0.02)
+    shares = [float(row["unknown"]) for row in Run(folder).metrics]
+    assert all(0 <= share <= 1 for share in shares) and max(shares) > 0
+
+
+def test_the_environment_ends_an_episode_at_the_same_limit(limited: Path) -> None:
+    env = gelato.pessimistic_env(
+        limited, penalty="euclidean", penalty_weight=2.0, horizon=50, truncation=0.5, points=500
+    )
+    assert env.mdp.limit is not None
+    largest, value = float(env.mdp.limit.penalty), float(env.mdp.limit.value)
+    lowest = float(gelato.load(CONTINUOUS).transitions.rewards.min())
+    worst = lowest - 2.0 * largest
+    assert value <= min(worst, worst / 0.01) + 1e-3 and largest > 0
+    env.reset(seed=0)
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(60):
+        _, reward, terminated, truncated, info = env.step(rng.uniform(-1, 1, 3))
+        if info["penalty"] > largest:
+            assert terminated and reward == pytest.approx(value)
+        seen.add(info["penalty"] > largest)
+        if terminated or truncated:
+            env.reset()
+    assert seen == {True, False}
+    with pytest.raises(InputError, match="truncation is 2"):
+        gelato.pessimistic_env(limited, truncation=2.0)
 
 
 def test_a_fixed_temperature_stays_where_it_is() -> None:

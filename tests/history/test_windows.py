@@ -4,12 +4,14 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import gelato
+from gelato.data import history
 from gelato.data.history import Layout
 from gelato.data.sources import add_history
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig
 from gelato.model.fit import normalise_batch, prepare_data
 from gelato.model.split import split_dataset
+from gelato.selection.log import make_log
 from tests.history.systems import record
 
 LENGTHS = (1, 3, 2, 5)
@@ -124,3 +126,13 @@ def test_bad_histories_are_refused_in_one_line() -> None:
     for text in ("1", "0", "four", "-2", "2.5", ""):
         with pytest.raises(InputError, match=f"history={text} must be a whole number"):
             gelato.load(f"four-rooms,history={text}")
+
+
+def test_windows_that_do_not_fit_into_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = record(history=16).transitions
+    monkeypatch.setattr(history, "find_free_memory", lambda: 100_000)
+    with pytest.raises(InputError, match="windows of 1,800 rows with history=16 need"):
+        _ = data.inputs
+    assert data[:30].inputs.shape == (30, data.layout.size)
+    with pytest.raises(InputError, match="use a shorter history or less data"):
+        make_log(data[:150])

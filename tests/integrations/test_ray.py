@@ -191,6 +191,52 @@ def test_a_node_without_the_data_is_one_line(machines: Machines, place: Path, tm
     assert f"failed on {socket.gethostname()}: " in text and "no such file" in text
 
 
+def test_ctrl_c_stores_checkpoints_and_the_command_continues(
+    machines: Machines, place: Path, tmp_path: Path
+):
+    machines.add()
+    log = place / "log0.npz"
+    spec = write_spec(tmp_path / "long.py", [log], methods=["bc"], updates=200_000)
+    arguments = (spec, "--run", tmp_path / "run", "--address", machines.address, "--cores", 1)
+    process = subprocess.Popen(
+        make_command(*arguments), env=make_environment(), stderr=subprocess.PIPE, text=True
+    )
+    group = tmp_path / "run/groups/log0-bc/policies/bc"
+    deadline = time.monotonic() + _SECONDS
+    while not (group / "metrics.csv").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, text = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 130 and "finished work is saved" in text
+    assert len(Run(group).checkpoints) == 1
+    assert not (group / "results.json").exists()
+
+
+def test_a_full_disk_on_a_node_fails_its_groups_in_one_line(
+    machines: Machines, place: Path, tmp_path: Path
+):
+    machines.add()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(["mount", *options], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        done = run_command(
+            *(place / "few.py", "--run", tmp_path / "run", "--address", machines.address),
+            *("--cores", 1, "--scratch", disk),
+        )
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert done.returncode == 2
+    # The disk holds one group. Its folder is in the run; that of the other is not.
+    *_, line, last = done.stderr.splitlines()
+    assert line.startswith("log0-iql: failed on ") and "No space left on device" in line
+    assert last.startswith("gelato: 1 of 2 groups failed: log0-iql. Their logs are ")
+    records = Run(tmp_path / "run").read_records()
+    assert [record["method"] for record in records] == ["bc", "bc"]
+
+
 def test_no_cluster_at_the_address_is_one_line(place: Path, tmp_path: Path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

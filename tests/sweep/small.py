@@ -5,9 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gymnasium
-import numpy as np
+from experiments.pendulum import make_reference, write_log
 
+__all__ = [
+    "list_policies",
+    "make_command",
+    "make_environment",
+    "run_command",
+    "write_log",
+    "write_spec",
+]
 ROOT = Path(__file__).parents[2]
 SETTINGS = [
     *("cloning.hidden=8,", "cloning.batch_size=8", "cloning.epoch=4"),
@@ -15,27 +22,10 @@ SETTINGS = [
 ]
 
 
-def write_log(path: Path, seed: int = 0) -> Path:
-    """Write two episodes of random actions."""
-    environment, rng = gymnasium.make("Pendulum-v1"), np.random.default_rng(seed)
-    rows: dict[str, list] = {"observations": [], "actions": [], "rewards": [], "truncations": []}
-    for episode in range(2):
-        observation, _ = environment.reset(seed=10 * seed + episode)
-        for step in range(60):
-            action = rng.uniform(-2, 2, 1).astype(np.float32)
-            after, reward, *_ = environment.step(action)
-            values = (observation, action, reward, step == 59)
-            for column, value in zip(rows.values(), values, strict=True):
-                column.append(value)
-            observation = after
-    np.savez(path, **{name: np.array(values) for name, values in rows.items()})
-    return path
-
-
 def write_spec(path: Path, logs: list[Path], **fields: object) -> Path:
     """Write a specification of tiny trials."""
     given = {
-        "datasets": [f"file:{log},environment=Pendulum-v1,low=-2,high=2" for log in logs],
+        "datasets": [make_reference(log) for log in logs],
         "methods": ["bc", "iql"],
         "updates": 12,
         "evaluations": 2,

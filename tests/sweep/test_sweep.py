@@ -133,6 +133,25 @@ def test_a_killed_sweep_continues_and_has_the_same_policies(finished: Path, plac
     assert (run / "results.json").read_bytes() == (finished / "results.json").read_bytes()
 
 
+def test_ctrl_c_stores_a_checkpoint(place: Path, tmp_path):
+    spec = write_spec(
+        tmp_path / "spec.py", [place / "one.npz"], methods=["bc"], updates=200_000, evaluations=0
+    )
+    command = make_command(spec, "--run", tmp_path / "run", "--cores", 1)
+    process = subprocess.Popen(
+        command, env=make_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    group = tmp_path / "run/groups/one-bc/policies/bc"
+    deadline = time.monotonic() + 300
+    while not (group / "metrics.csv").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # A terminal sends the signal to the whole group of processes.
+    os.killpg(process.pid, signal.SIGINT)
+    _, text = process.communicate(timeout=300)
+    assert process.returncode == 130 and "finished work is saved" in text
+    assert len(Run(group).checkpoints) == 1
+
+
 def test_a_failed_group_keeps_its_log_and_the_others_run(place: Path, tmp_path, monkeypatch):
     """The first group cannot write its folder; the log says why, and a repeat runs it."""
     sweep, source = read_sweep(place / "spec.py")

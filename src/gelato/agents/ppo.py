@@ -198,7 +198,7 @@ class PPO(AbstractAgent):
     def _restart_lost(
         self, view: View, episodes: State, steps: Step, *, key: PRNGKeyArray
     ) -> State:
-        """Start a new episode if the last step was beyond the limit or came after such a step."""
+        """Start a new episode where the last step was beyond the limit or after such a step."""
         assert steps.valid is not None
         fresh = start_episodes(view.make_imagined_mdp(self.horizon), self.episodes, key=key)
         lost = ~steps.valid[-1] | steps.terminated[-1]

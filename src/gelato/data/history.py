@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.errors import InputError
+from gelato.runs.memory import find_free_memory
 
 Rows = np.ndarray | Array
 
@@ -146,11 +147,24 @@ class Past(eqx.Module):
         places, ages = np.asarray(self.places)[kept], np.asarray(self.ages)[kept]
         return Past(self.states, self.actions, places, ages, self.length)
 
+    def check_memory(self, space: ActionSpace, copies: int = 1) -> None:
+        """Raise an error if windows of the chosen rows do not fit into memory so many times."""
+        layout = Layout(self.length, self.states.shape[1], space.size)
+        needed = 4 * len(self.places) * layout.size * copies
+        free = find_free_memory()
+        if free is not None and needed > free:
+            raise InputError(
+                f"the windows of {len(self.places):,} rows with history={self.length} need "
+                f"{needed / 1e9:,.1f} GB of memory, but only {free / 1e9:,.1f} GB are free; use a "
+                "shorter history or less data"
+            )
+
     def gather(self, space: ActionSpace) -> Float[np.ndarray, "n window"]:
         """Return the windows of the chosen rows, in the data's units."""
         states, actions = np.asarray(self.states), np.asarray(self.actions)
         layout = Layout(self.length, states.shape[1], space.size)
         places, ages = np.asarray(self.places), np.asarray(self.ages)
+        self.check_memory(space)
         windows = np.zeros((len(places), self.length, layout.row_size), np.float32)
         windows[:, 0, : layout.state_size] = states[places]
         windows[:, 0, -1] = 1

@@ -6,9 +6,9 @@ with the stacked ensemble `Φ = (μ¹, σ¹, …, μᴹ, σᴹ)/√M`, so that
 
     vᵀGv = ‖J_Φ J_μF v‖² + Σₖ (J_σF v)ₖ² Ḡₖₖ.
 
-**Several forward models.** Draw a member `j` of `N` with equal probability, and hold it, as the noise
-is held, while the point moves. (Drawn anew in every point, even the shortest curve would jump from
-one member to another.) Given `j`, the theorem holds for `F_j`. Its expectation over `j` is
+**Several forward models.** Draw a member `j` of `N` with equal probability, and hold it, as the
+noise is held, while the point moves. (Drawn anew in every point, even the shortest curve would jump
+from one member to another.) Given `j`, the theorem holds for `F_j`. Its expectation over `j` is
 
     G(e) = 1/N Σⱼ (J_μFⱼᵀ Ḡⱼ J_μFⱼ + J_σFⱼᵀ diag(Ḡⱼ) J_σFⱼ),    Ḡⱼ = E_{x ~ Fⱼ(·|e)} J_Φ(x)ᵀ J_Φ(x),
 
@@ -18,9 +18,9 @@ all `Ḡⱼ` equal `Ḡ`, the first part is, with `m = 1/N Σⱼ μ_Fⱼ`,
 
     J_mᵀ Ḡ J_m + 1/N Σⱼ (J_μFⱼ − J_m)ᵀ Ḡ (J_μFⱼ − J_m).
 
-This metric is the theorem's own for stacked maps: a forward model `(μ_F1, …, μ_FN)`, the same for σ,
-and decoders that map `(x¹, …, xᴺ)` to the outputs `(Φ(x¹), …, Φ(xᴺ))/√N`. The Jacobian of the latter
-is block diagonal, with one block for each member.
+This metric is the theorem's own for stacked maps: a forward model `(μ_F1, …, μ_FN)`, the same for
+σ, and decoders that map `(x¹, …, xᴺ)` to the outputs `(Φ(x¹), …, Φ(xᴺ))/√N`. The Jacobian of the
+latter is block diagonal, with one block for each member.
 
 Only the last sum needs `diag(Ḡ)`, which costs one product per latent dimension. There are three
 methods to compute it: `ExactScale`, `FrozenScale` (the diagonal at one fixed point) and
@@ -110,9 +110,9 @@ class Composite(AbstractImmersed):
     default `x` is the mean of F, as in the paper's algorithm. Fixed draws keep the metric
     deterministic and smooth.
 
-    With several forward `members`, `forward` returns the values of all members, one after the other.
-    `decoder` takes such a vector. It returns the outputs for the first member, then those for the
-    second, and so on.
+    With several forward `members`, `forward` returns the values of all members, one after the
+    other. `decoder` takes such a vector. It returns the outputs for the first member, then those
+    for the second, and so on.
     """
 
     forward: Gaussian

@@ -8,15 +8,15 @@ used for bootstrapping.
 limit, for example above its maximum over the data. Neither the reward nor the next state of such a
 step is known. A value of that next state would rest on no data, and a policy would find the states
 where it is too large; so nothing is bootstrapped. Instead the step leads to an absorbing state (as
-in MOReL) where every step gives the worst reward of the known region, `w = r_min − λ·limit`, for the
-smallest logged reward `r_min`. The step terminates the episode with the reward
+in MOReL) where every step gives the worst reward of the known region, `w = r_min − λ·limit`, for
+the smallest logged reward `r_min`. The step terminates the episode with the reward
 
     min(w, w / (1 − γ)).
 
-A policy that stays in the known region gets at least `w` in every step, and its episode may end after
-any step. So its value is not below this number, and leaving is never better than staying. Other
-choices do not have this property: after 0 or the step's own reward, leaving is best where rewards
-are negative.
+A policy that stays in the known region, with rewards as in the log, gets at least `w` in every
+step, and its episode may end after any step. So its value is not below this number, and leaving is
+never better than staying. Other choices do not have this property: with 0 or with the step's own
+reward, leaving is best where rewards are negative.
 """
 
 from collections.abc import Callable

@@ -113,6 +113,9 @@ PAPER = ModelConfig(
 
 
 _LATENT_PER_STATE = 4
+# A history reveals more than an observation holds. With more dimensions than this, three decoders
+# of an observation would leave some directions without length.
+_LATENT_PER_OBSERVATION = 5
 
 
 def preset(name: Preset, dataset: Dataset) -> ModelConfig:
@@ -125,9 +128,9 @@ def preset(name: Preset, dataset: Dataset) -> ModelConfig:
         return config
     if task is None or "latent_size" not in task.settings(name, "model"):
         # Additional latent dimensions would encode noise and make the metric singular.
-        # A history may reveal as many hidden values as an observation has.
-        known = dataset.transitions.states.shape[1] * (1 + (dataset.transitions.past is not None))
-        most = _LATENT_PER_STATE * known
+        hidden = dataset.transitions.past is not None
+        factor = _LATENT_PER_OBSERVATION if hidden else _LATENT_PER_STATE
+        most = factor * dataset.transitions.states.shape[1]
         config = replace(config, latent_size=min(config.latent_size, most))
     if task is not None and task.batch_fraction is not None:
         largest = int(task.batch_fraction * len(dataset.transitions))

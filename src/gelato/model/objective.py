@@ -10,8 +10,8 @@ A transition is a trajectory of length two. `z₀` has the prior `N(0, I)`, and 
 trains the path that rollouts use (the paper's preset does not have it). The heads of termination
 and behaviour policy are trained too, but do not change the latent space.
 
-With several forward networks, each term with `F` or `R` is the mean of the members' own terms: every
-member alone predicts all rows. Members differ in their first weights and in the noise of `x`.
+With several forward networks, each term with `F` or `R` is the mean of the members' own terms:
+every member alone predicts all rows. Members differ in their first weights and the noise of `x`.
 """
 
 from collections.abc import Callable, Mapping

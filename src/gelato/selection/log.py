@@ -9,6 +9,9 @@ from gelato.agents.networks import box_of
 from gelato.data.spaces import ActionSpace, Continuous
 from gelato.data.transitions import Standardiser, Transitions
 
+# Windows before and after every row, and both as critics see them, twice: here and on the device.
+_COPIES = 6
+
 
 class Log(eqx.Module):
     """Logged steps in the data's own units, actions as models receive them.
@@ -72,6 +75,8 @@ def make_log(transitions: Transitions) -> Log:
         if len(kept):
             parts.append(kept)
     data = transitions[known]
+    if data.past is not None:
+        data.past.check_memory(data.action_space, _COPIES)
     inputs = data.inputs
     longest = max(len(part) for part in parts)
     episodes = np.zeros(len(data), np.int32)

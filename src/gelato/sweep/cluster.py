@@ -27,7 +27,8 @@ _POLL_SECONDS = 0.25
 _RETRIES = 3
 # Share of a GPU's memory that JAX takes, of the share that the group has.
 _MEMORY_SHARE = 0.9
-_FORWARDED = re.compile(r"(GELATO|JAX|XLA|MINARI)_\w+")
+# Variables that jobs inherit. The head may have another platform than the nodes.
+_FORWARDED = re.compile(r"(GELATO|XLA|MINARI)_\w+|JAX_(?!PLATFORM)\w+")
 
 
 @dataclass(frozen=True)

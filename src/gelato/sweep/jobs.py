@@ -125,7 +125,13 @@ class GroupJob(Job):
 
     def _train(self, folder: Path) -> None:
         group = self.group
-        dataset = load(group.dataset)
+        try:
+            dataset = load(group.dataset)
+        except InputError as error:
+            raise InputError(
+                f"{error}. The data was there when the sweep was planned; restore it, or put it on "
+                "every node"
+            ) from error
         if dataset.transitions.fingerprint() != group.fingerprint:
             raise InputError(
                 f"{group.dataset}: is not the data that this sweep was planned with (fingerprints "

@@ -9,13 +9,14 @@ sweep/
 """
 
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from gelato.errors import InputError
 from gelato.progress import note, say
-from gelato.runs.files import hide_name, remove_leftovers
+from gelato.runs.files import hide_name, is_leftover
 from gelato.runs.folder import Run, open_run
 from gelato.runs.records import Record
 from gelato.runs.sweeps import GROUPS, read_groups
@@ -110,8 +111,11 @@ class _Running:
 
     def run(self) -> list[Record]:
         """Run all groups that are not finished, and write the records of all that are."""
-        (self.folder.folder / "groups").mkdir(exist_ok=True)
-        remove_leftovers(self.folder.folder / "groups")
+        groups = self.folder.folder / "groups"
+        groups.mkdir(exist_ok=True)
+        for entry in groups.iterdir():
+            if is_leftover(entry.name):
+                shutil.rmtree(entry)
         for group in self.groups:
             self._read_finished(group)
         self._write_records()
@@ -227,4 +231,7 @@ def _place_folder(packed: bytes, folder: Path) -> None:
     partial = folder.with_name(hide_name())
     partial.mkdir()
     unpack_folder(packed, partial)
+    if folder.exists():
+        # An unfinished run of this group, from before it ran on the node's own disk.
+        shutil.rmtree(folder)
     partial.replace(folder)

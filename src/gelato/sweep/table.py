@@ -47,7 +47,8 @@ class LiveSweep:
         elif isinstance(event, Outcome):
             self._states[event.job] = "finished" if event.error is None else "failed"
             if event.error is not None:
-                say(f"{event.job}: failed: {event.error}")
+                where = f" on {event.node}" if event.node else ""
+                say(f"{event.job}: failed{where}: {event.error}")
             elif not is_terminal():
                 say(f"{event.job}: finished ({self.describe()})")
         if not is_terminal() and time.monotonic() >= self._due:

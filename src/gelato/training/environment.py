@@ -66,7 +66,7 @@ def pessimistic_env(
     limit = None
     if truncation is not None:
         (largest,) = measure_limits(latent, fitted.split, [stack([calibrated])], truncation)
-        lowest = jnp.asarray(train.rewards, jnp.float32).min()
+        lowest = jnp.asarray(fitted.dataset.transitions.rewards, jnp.float32).min()
         limit = make_limit(largest[0], lowest, weight, discount)
     mdp = PessimisticMDP(ImaginedMDP(dynamics, starts, horizon), calibrated, weight, limit)
     if num_envs is None:

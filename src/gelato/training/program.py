@@ -161,9 +161,8 @@ def penalise_steps(population: Population, steps: Step) -> tuple[Step, Measured]
         return steps, measured
     end = jax.vmap(jax.vmap(end_unknown_rollouts))
     steps = end(steps, U.reshape(shape), population.limit)
-    unknown = U > population.limit.penalty[..., None]
-    measured["unknown"] = jnp.mean(unknown, axis=-1)
-    return steps, measured
+    largest = population.limit.penalty[..., None]
+    return steps, {**measured, "unknown": jnp.mean(largest < U, axis=-1)}
 
 
 @eqx.filter_jit

@@ -230,8 +230,11 @@ class Trust:
         space = self.fitted.scaling.action_space
         shape = () if isinstance(space, Discrete) else (space.size,)
         if states.ndim != 2 or states.shape[1] != size or len(states) == 0:
+            hint = ""
+            if self.fitted.scaling.history > 1:
+                hint = ", the windows that the model reads (`Transitions.inputs`)"
             raise InputError(
-                f"states have shape {states.shape}; pass at least one row of {size} numbers"
+                f"states have shape {states.shape}; pass at least one row of {size} numbers{hint}"
             )
         if actions.shape != (len(states), *shape):
             expected = (len(states), *shape)
