@@ -50,7 +50,7 @@ def sweep(
         penalty_weight: One or more penalty weights λ. Default: the grid of the preset.
         real_fraction: One or more fractions of real data in each batch. Default: the grid of the
             preset, or the preset's value if penalty weights are given.
-        penalty: Penalty on imagined steps. Default: that of the method.
+        penalty: Penalty on imagined steps. Default: the penalty of each method.
         seeds: Number of seeds. Default: 1.
         first_seed: First seed. Default: 0.
         seeds_per_group: Maximum number of seeds in a group. More machines can work on smaller
