@@ -210,7 +210,7 @@ def test_a_name_a_method_and_a_mixture_of_both_can_be_trained(
     records = train(dataset, tmp_path / "two", [mine, clone], settings=settings, workers=1)
     assert [r["method"] for r in records] == ["mine", "my-clone"]
     assert records[0]["return"] == record["return"]
-    with pytest.raises(InputError, match="and different names"):
+    with pytest.raises(InputError, match="with a different name"):
         train(dataset, tmp_path / "three", [mine, mine])
     with pytest.raises(InputError, match="'gelatto' is not one of gelato"):
         train(dataset, tmp_path / "three", "gelatto")

@@ -40,8 +40,8 @@ def make_mesh(
     used = best[0] * best[1]
     if used < len(devices):
         note(
-            f"using {used} of {len(devices)} devices: {seeds} seeds and the variants of the "
-            "methods do not divide evenly among more"
+            f"using {used} of {len(devices)} devices, because {seeds} seeds and the variants of "
+            "the methods cannot be divided evenly among more"
         )
     if used == 1:
         return None

@@ -148,8 +148,8 @@ def check_penalty_weight(weight: float) -> None:
         raise InputError(f"penalty_weight={weight}: must be a finite number of at least 0")
     if weight > _LARGEST_WEIGHT:
         raise InputError(
-            f"penalty_weight={weight:g}: above {_LARGEST_WEIGHT:,.0f}, single precision drops the "
-            "reward beside the penalty. Use a smaller weight"
+            f"penalty_weight={weight:g}: above {_LARGEST_WEIGHT:,.0f}, rounding drops the reward "
+            "when it is added to the penalty. Use a smaller weight"
         )
 
 
