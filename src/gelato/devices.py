@@ -62,7 +62,7 @@ def place(tree: Any, mesh: Mesh | None, spec: Any) -> Any:
     return eqx.combine(jax.device_put(arrays, shardings), static)
 
 
-def gather(tree: Any, mesh: Mesh | None) -> Any:
+def join_devices(tree: Any, mesh: Mesh | None) -> Any:
     """Bring the arrays of a divided tree together on the first device."""
     if mesh is None:
         return tree

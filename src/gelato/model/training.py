@@ -14,7 +14,7 @@ import numpy as np
 from gelato.arrays import take
 from gelato.data.reference import load, load_stored
 from gelato.data.transitions import Dataset, Standardiser, Transitions
-from gelato.devices import BY_SEED, gather, make_mesh, place
+from gelato.devices import BY_SEED, join_devices, make_mesh, place
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, Preset, preset
 from gelato.model.data_checks import check_data, warn_about_data
@@ -312,7 +312,7 @@ def _run_phase(
         after=lambda state, step: blank,  # noqa: ARG005
         shown=names,
     )
-    return gather(state.best_model, mesh)
+    return join_devices(state.best_model, mesh)
 
 
 def _stop_at_nan(

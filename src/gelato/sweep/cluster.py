@@ -16,7 +16,7 @@ from gelato.sweep.jobs import (
     PlanJob,
     Progress,
     compare_versions,
-    list_versions,
+    list_deciding_versions,
     run_job,
 )
 from gelato.sweep.workers import AbstractWorkers, Event, limit_cores
@@ -143,8 +143,8 @@ class RayWorkers(AbstractWorkers):
 
     def _check_versions(self, ray: Any) -> None:
         """Refuse nodes on which the results would differ."""
-        here = list_versions()
-        for node, there in zip(self.nodes, self._ask_nodes(ray, list_versions)):
+        here = list_deciding_versions()
+        for node, there in zip(self.nodes, self._ask_nodes(ray, list_deciding_versions)):
             compare_versions(node.name, there, here)
 
     def _ask_nodes(self, ray: Any, function: Any, *arguments: object) -> list[Any]:
