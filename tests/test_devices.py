@@ -8,7 +8,7 @@ import pytest
 
 from experiments.benchmarks.devices import PARTS, measure_difference, run_on
 from experiments.pendulum import write_log
-from gelato.devices import BY_SEED, gather, make_mesh, place
+from gelato.devices import BY_SEED, join_devices, make_mesh, place
 from gelato.runs.folder import Run
 from gelato.training.sharding import list_parts
 from tests.sweep.small import make_environment
@@ -51,7 +51,7 @@ def test_eight_devices_run_eight_parts_that_exchange_nothing(runs):
 def test_one_device_keeps_its_program():
     assert jax.device_count() == 1 and make_mesh(8, (1, 2)) is None
     tree = {"a": jnp.ones(3)}
-    assert place(tree, None, BY_SEED) is tree and gather(tree, None) is tree
+    assert place(tree, None, BY_SEED) is tree and join_devices(tree, None) is tree
 
 
 def test_devices_that_do_not_divide_the_work_are_named(capsys):

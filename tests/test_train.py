@@ -210,7 +210,7 @@ def test_a_name_a_method_and_a_mixture_of_both_can_be_trained(
     records = train(dataset, tmp_path / "two", [mine, clone], settings=settings, workers=1)
     assert [r["method"] for r in records] == ["mine", "my-clone"]
     assert records[0]["return"] == record["return"]
-    with pytest.raises(InputError, match="and different names"):
+    with pytest.raises(InputError, match="with a different name"):
         train(dataset, tmp_path / "three", [mine, mine])
     with pytest.raises(InputError, match="'gelatto' is not one of gelato"):
         train(dataset, tmp_path / "three", "gelatto")
@@ -470,6 +470,10 @@ def test_a_number_that_is_not_finite_stops_training_and_says_where(
         (
             ["train", "four-rooms-hole", "--run", "R", "--state-noise", "1", "--method", "sac"],
             "has no effect on sac",
+        ),
+        (
+            ["train", "four-rooms-hole", "--run", "R", "--method", "bc", "--set", "sac.horizon=7"],
+            "--set sac.horizon=7: has no effect on bc, which does not use sac",
         ),
         (
             ["train", "four-rooms-hole", "--run", "R", "--penalty-weight", "1", "--method", "bc"],

@@ -40,8 +40,8 @@ def make_mesh(
     used = best[0] * best[1]
     if used < len(devices):
         note(
-            f"using {used} of {len(devices)} devices: {seeds} seeds and the variants of the "
-            "methods do not divide evenly among more"
+            f"using {used} of {len(devices)} devices, because {seeds} seeds and the variants of "
+            "the methods cannot be divided evenly among more"
         )
     if used == 1:
         return None
@@ -62,7 +62,7 @@ def place(tree: Any, mesh: Mesh | None, spec: Any) -> Any:
     return eqx.combine(jax.device_put(arrays, shardings), static)
 
 
-def gather(tree: Any, mesh: Mesh | None) -> Any:
+def join_devices(tree: Any, mesh: Mesh | None) -> Any:
     """Bring the arrays of a divided tree together on the first device."""
     if mesh is None:
         return tree

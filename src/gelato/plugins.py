@@ -31,7 +31,7 @@ def load_plugins() -> None:
 def _import_named(name: str) -> None:
     module = name
     if name.startswith(".") and not name.endswith(".py"):
-        raise InputError(f"{VARIABLE}: {name}: is a relative name; give the whole module name")
+        raise InputError(f"{VARIABLE}: {name}: is a relative name; give the full module name")
     if name.endswith(".py"):
         path = Path(name).expanduser().absolute()
         if not path.is_file():
@@ -40,7 +40,7 @@ def _import_named(name: str) -> None:
         sys.path.insert(0, str(path.parent))
         module = path.stem
         if "." in module:
-            raise InputError(f"{VARIABLE}: {name}: rename it, a module's name has no dots")
+            raise InputError(f"{VARIABLE}: {name}: a module name has no dots; rename the file")
     try:
         import_module(module)
     except ModuleNotFoundError as error:

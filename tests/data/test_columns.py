@@ -208,7 +208,7 @@ def test_a_value_that_is_not_finite_is_named_with_its_field_and_row(field, value
 )
 def test_a_field_of_another_length_is_named(field):
     columns = good()
-    with pytest.raises(InputError, match=f"log: {field} has 6 rows, observations 7"):
+    with pytest.raises(InputError, match=f"log: {field} has 6 rows, but observations has 7"):
         assemble(replace(columns, **{field: getattr(columns, field)[:-1]}))
 
 

@@ -97,13 +97,13 @@ def test_normalised_actions_in_a_larger_range_are_noticed_and_scaled(read, capsy
     assert capsys.readouterr().err == ""
     np.testing.assert_allclose(data.actions[:, 0], 2 * np.sin(np.arange(20)), rtol=1e-6)
     assert data.action_space == Continuous((-2.0,), (2.0,))
-    with pytest.raises(InputError, match="scale= has 3 numbers, actions 1 values"):
+    with pytest.raises(InputError, match="scale= has 3 numbers, but actions has 1 values"):
         read(make_episodes(), f"{plain},scale=1/2/3")
 
 
 def test_actions_beyond_their_range_are_clipped_only_on_request(read, capsys):
     arrays = make_episodes(actions=np.linspace(-4, 4, 20)[:, None])
-    with pytest.raises(InputError, match=r"so do 10 of 20 rows.*,clip=yes if the environment"):
+    with pytest.raises(InputError, match=r"so in 10 of 20 rows.*,clip=yes if the environment"):
         read(arrays, ",low=-2,high=2")
     data = read(arrays, ",low=-2,high=2,clip=yes,terminals=none").transitions
     assert data.actions.min() == -2 and data.actions.max() == 2
@@ -142,7 +142,7 @@ def test_observations_that_cannot_be_paired_are_explained(read):
     arrays["obs"] = np.zeros((23, 2))
     with pytest.raises(InputError, match="mark the last step of the 3 episodes"):
         read(arrays)
-    with pytest.raises(InputError, match="splits must be the rows, above 0 and below 20"):
+    with pytest.raises(InputError, match=r"splits must list the first row .* below 20"):
         read({**arrays, "cuts": np.array([5, 30])}, ",splits=cuts")
 
 

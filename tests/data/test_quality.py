@@ -88,7 +88,7 @@ def test_code_that_only_a_run_folder_names_is_not_run(log, tmp_path):
     """Whoever writes `run.json` must not choose a program for its reader."""
     proof = tmp_path / "proof"
     path = write_reward(tmp_path, f"open({str(proof)!r}, 'w'); return states[:, 0]")
-    with pytest.raises(InputError, match="would be run, but you have not used this code before"):
+    with pytest.raises(InputError, match="is code that you have not run before"):
         reference.load_stored(f"csv:{log},reward={path}")
     assert not proof.exists()
     gelato.load(f"csv:{log},reward={path}")

@@ -5,7 +5,7 @@ from numpy.testing import assert_array_equal
 
 import gelato
 from gelato.data import history
-from gelato.data.history import Layout
+from gelato.data.history import WindowLayout
 from gelato.data.sources import add_history
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig
@@ -72,7 +72,7 @@ def test_the_device_gathers_the_same_windows_as_the_host() -> None:
     split = split_dataset(record(episodes=6, steps=9, history=4), 0.3)
     data = prepare_data(split.train, split.held_out, split.scaling, TINY, (0,))
     rows = jnp.arange(len(split.train))
-    found = data.batch(rows, jnp.zeros((len(rows), 1)))
+    found = data.gather(rows, lambda rows: jnp.zeros((len(rows), 1)))
     expected = normalise_batch(split.train, split.scaling)
     assert_array_equal(found.inputs, expected.inputs)
     following = split.scaling.inputs(split.train.next_inputs)
@@ -114,7 +114,7 @@ def test_normalising_windows_is_exact_and_keeps_unknown_rows_zero(numpy: object)
 
 
 def test_a_history_of_one_is_the_observation() -> None:
-    layout = Layout(1, 2, 3)
+    layout = WindowLayout(1, 2, 3)
     observation = np.array([1.0, 2.0], np.float32)
     assert (layout.size, layout.memory_size) == (2, 0)
     assert_array_equal(layout.open(observation, layout.start()), observation)

@@ -18,7 +18,7 @@ from gelato.tasks import task
 from gelato.training.method import Method
 from gelato.training.plan import make_plan
 from gelato.training.presets import Parts, choose_parts
-from gelato.training.variants import choose_methods
+from gelato.training.variants import choose_methods, refuse_unused_settings
 
 
 @pytest.fixture
@@ -62,6 +62,7 @@ def repeat(log: str, command: str) -> dict[str, object]:
     weights = tuple(map(float, options.get("--penalty-weight", ()))) or None
     fractions = tuple(map(float, options.get("--real-fraction", ())))
     methods = choose_methods(tuple(options["--method"]), parts, None, weights, fractions)
+    refuse_unused_settings(tuple(options.get("--set", ())), parts, methods)
     return describe(log, parts, methods)
 
 

@@ -220,7 +220,7 @@ def test_two_runs_are_compared_side_by_side(cloned, fitted, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("report.png", "name a file that ends in .html"),
+        ("report.png", "the name of a report must end in .html"),
         ("missing/report.html", "no such folder"),
     ],
 )
@@ -303,7 +303,7 @@ def test_loggers_receive_the_page(cloned, tmp_path):
 
 
 def test_loggers_take_no_comparison_and_no_unfinished_run(cloned, fitted, tmp_path):
-    with pytest.raises(InputError, match="receive the report of one run"):
+    with pytest.raises(InputError, match="sends the report of one run"):
         write_report([cloned, fitted], tmp_path / "both.html", log=Receiver())
     run = tmp_path / "run"
     shutil.copytree(cloned, run)
@@ -317,9 +317,10 @@ def test_loggers_take_no_sweep_with_several_groups(cloned, tmp_path):
     sweep, receiver = tmp_path / "sweep", Receiver()
     with open_run(sweep, "sweep") as run:
         run.write_json("groups", {"groups": [{"name": "one"}, {"name": "two"}]})
+        run.write_records(open_source(cloned).results)
     for name in ("one", "two"):
         shutil.copytree(cloned, sweep / "groups" / name)
-    with pytest.raises(InputError, match="receive the report of one run"):
+    with pytest.raises(InputError, match="sends the report of one run"):
         write_report(sweep, log=receiver)
     assert receiver.files == [] and not (sweep / "report.html").exists()
 

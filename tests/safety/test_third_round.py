@@ -117,7 +117,7 @@ def test_a_number_of_5000_digits_is_one_line(tmp_path: Path) -> None:
         gelato.load(f"file:{tmp_path / 'log.npz'}")
     with pytest.raises(InputError, match="must be the number of actions"):
         gelato.load(f"file:{tmp_path / 'log.npz'},discrete={digits}")
-    for option in ("transitions", "seed"):
+    for option in ("transitions", "seed", "history"):
         with pytest.raises(InputError, match="must be a whole number"):
             gelato.load(f"four-rooms,{option}={digits}")
 
@@ -192,7 +192,7 @@ def test_the_records_of_a_report_replace_no_other_file(old_run: Path, capsys) ->
     before = (old_run / "results.json").read_bytes()
     with pytest.raises(SystemExit, match="2"):
         main(["report", str(old_run), "--out", str(old_run / "results.html")])
-    assert "is not the content of a report" in capsys.readouterr().err
+    assert "which is not from a report" in capsys.readouterr().err
     assert (old_run / "results.json").read_bytes() == before
     (old_run / "report.json").write_text('{"verdict": {}, "reproduce": {}}')
     _check_records(old_run / "report.json")
@@ -205,7 +205,7 @@ def test_the_advice_to_run_a_command_runs_no_other_command(old_run: Path, tmp_pa
     log = make_log(tmp_path / "log.npz")
     from gelato.data.reference import load_stored
 
-    with pytest.raises(InputError, match="have not used this code") as raised:
+    with pytest.raises(InputError, match="have not run before") as raised:
         load_stored(f"file:{log},reward={code}")
     command = str(raised.value).partition("run once: gelato data info ")[2]
     shown = subprocess.run(f"echo {command}", shell=True, cwd=tmp_path, capture_output=True)

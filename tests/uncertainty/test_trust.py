@@ -91,7 +91,7 @@ def test_the_command_states_what_is_promised_and_what_was_measured(
     assert answer["covered"] == np.mean(held)
     main(command)
     shown = capsys.readouterr().out
-    assert "it holds for" in shown and "nothing else" in shown
+    assert "error bound holds for" in shown and "nothing else" in shown
     for wrong, message in [
         (["trust", str(rooms.run.folder)], "name the data to judge, or add --policy"),
         ([*command, "--coverage", "2"], "coverage is 2.0"),

@@ -73,7 +73,8 @@ class IQL(AbstractLoggedAgent):
         if not 0 < self.expectile < 1 or self.advantage_weight < 0:
             raise InputError(
                 f"expectile={self.expectile}, advantage_weight={self.advantage_weight}: the "
-                "expectile must lie strictly between 0 and 1, the weight must not be negative"
+                "expectile must lie strictly between 0 and 1, and advantage_weight must not be "
+                "negative"
             )
 
     def init(self, view: View, *, key: PRNGKeyArray) -> IQLState:

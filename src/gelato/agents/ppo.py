@@ -119,8 +119,8 @@ class PPO(AbstractAgent):
         check_truncation(self.truncation)
         if self.updates_per_rollout % self.minibatches:
             raise InputError(
-                f"{self.minibatches} minibatches do not divide {self.episodes} × {self.steps} "
-                "steps; change one of the three"
+                f"{self.episodes} episodes of {self.steps} steps cannot be divided into "
+                f"{self.minibatches} equal minibatches; change episodes, steps or minibatches"
             )
 
     @property

@@ -70,7 +70,7 @@ class Commands(SubcommandApp):
                     hint = f" (did you mean {near[0]}?)" if near else ""
                     raise InputError(f"unknown option {given}{hint}. See `{program} --help`")
                 if given in seen:  # The parser would use the last one and say nothing.
-                    raise InputError(f"{given} is given twice; write its values after one {given}")
+                    raise InputError(f"{given} is given twice; give it once, with all its values")
                 seen.add(given)
 
 

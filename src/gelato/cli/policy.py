@@ -84,6 +84,7 @@ def run_training(
     from gelato.runs.loggers import make_loggers
     from gelato.training.presets import choose_parts
     from gelato.training.train import train
+    from gelato.training.variants import refuse_unused_settings
 
     loggers = make_loggers(log)
     dataset = _load_data(reference, transitions, reward)
@@ -94,6 +95,7 @@ def run_training(
     chosen = _choose_methods(method, parts, penalty, weights, real_fraction)
     idle = {"model-updates": model_updates, "model": model, "state-noise": state_noise}
     _refuse_unused(idle, chosen)
+    refuse_unused_settings(set, parts, chosen)
     records = train(
         dataset,
         run,

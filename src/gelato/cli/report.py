@@ -27,8 +27,8 @@ def report(
         runs: Folders of `gelato train` or `gelato model fit`.
         data: A new log: the page judges it and draws it on the map.
         out: File to write. Default: report.html in the folder of the first run.
-        log: Experiment trackers that also receive the page: wandb, mlflow. It joins the tracked run
-            of the training. TensorBoard stores no files.
+        log: Experiment trackers that also receive the page: wandb, mlflow. They add it to the run
+            that tracks the training. TensorBoard stores no files.
         json: Also print the content as one JSON object.
     """
     from gelato.data.reference import load

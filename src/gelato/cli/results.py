@@ -143,8 +143,8 @@ def export(
         guard: Export the policy without its guard, as for a run without a latent model.
         prototypes: Number of training rows that the exported guard contains. It measures distances
             to them.
-        false_alarm_rate: Share of a new episode's steps that the guard may call not trusted.
-        coverage: Share of a new episode's steps for which the error bound is to hold.
+        false_alarm_rate: Share of a new episode's steps that may be false alarms of the guard.
+        coverage: Share of a new episode's steps for which the error bound must hold.
     """
     from gelato.policy.onnx_export import (
         export_guarded,

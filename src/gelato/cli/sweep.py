@@ -50,10 +50,11 @@ def sweep(
         penalty_weight: One or more penalty weights λ. Default: the grid of the preset.
         real_fraction: One or more fractions of real data in each batch. Default: the grid of the
             preset, or the preset's value if penalty weights are given.
-        penalty: Penalty on imagined steps. Default: that of the method.
+        penalty: Penalty on imagined steps. Default: the penalty of each method.
         seeds: Number of seeds. Default: 1.
         first_seed: First seed. Default: 0.
-        seeds_per_group: Most seeds of one group; smaller groups use more machines. Default: all.
+        seeds_per_group: Maximum number of seeds in a group. More machines can work on smaller
+            groups at once. Default: all.
         preset: `default` or `small`, as for `gelato train`. Default: default.
         updates: Updates of each policy. Default: those of the preset.
         evaluations: Evaluations in the real environment. Default: those of the preset.
@@ -61,8 +62,8 @@ def sweep(
         set: Any other setting as NAME=VALUE.
         address: A Ray cluster: auto (the one of this machine), HOST:PORT, or local (a new one on
             this machine). Default: no Ray; groups run one after another.
-        cores: Cores of each group. Default: all without Ray; with Ray one, or with GPUs the
-            GPU's share of its node.
+        cores: Cores of each group. Default: all cores without Ray. With Ray: one core, or with
+            GPUs the cores of the node divided by its number of GPUs, for each GPU.
         gpus: GPUs of each group; 0.25 puts four groups on one GPU. Default: 1 if the cluster has
             GPUs.
         scratch: Folder on every node's own disk. Groups run there and are copied to the run folder

@@ -59,8 +59,9 @@ def trust(
         method: With `--policy`: the method to judge. Default: all methods.
         which: With `--policy`: the last policies, or those with the best return in training.
         horizon: With `--policy`: steps of an imagined rollout.
-        coverage: Share of a new episode's rows for which the error bound is to hold.
-        false_alarm_rate: Share of a new episode's rows that may be called not trusted.
+        coverage: Share of a new episode's rows for which the error bound must hold.
+        false_alarm_rate: Share of a new episode's rows that may be false alarms (not trusted,
+            although they come from the process that recorded the data).
         calibration: Other episodes of the same process to calibrate on. Default: the held-out
             episodes of the fit, which also chose its checkpoint.
         json: Print one JSON object and nothing else.
@@ -169,8 +170,8 @@ def _judge_data(
             "threshold": f"{judge.limit:.2f} (false alarms at most {judge.false_alarm_rate:.1%})",
             "out-of-distribution pairs": f"{judge.foreign_trusted:.0%} would be trusted",
             "error bound": f"median {np.median(bounds):.3g} standard deviations of the states",
-            "it should hold for": f"{judge.bounds.coverage:.1%} of a new episode's rows",
-            "it holds for": held,
+            "error bound should hold for": f"{judge.bounds.coverage:.1%} of a new episode's rows",
+            "error bound holds for": held,
             "promised for": f"new episodes like the {judge.episodes} calibration episodes, "
             "nothing else",
         },

@@ -38,7 +38,8 @@ def check_actions(
         return _check_discrete(values, space, source)
     if values.shape[1] != space.size:
         raise InputError(
-            f"{source}: actions has {values.shape[1]} values per row, the action space {space.size}"
+            f"{source}: actions has {values.shape[1]} values per row, but the action space has "
+            f"{space.size}"
         )
     low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
     lowest, highest = find_range(values)
@@ -50,10 +51,10 @@ def check_actions(
         row, column = map(int, np.argwhere(outside)[0])
         raise InputError(
             f"{source}: actions holds {values[row, column]:.6g} in row {row}, column {column}, "
-            f"outside the space [{low[column]:.6g}, {high[column]:.6g}], and so do "
-            f"{int(outside.any(axis=1).sum()):,} of {len(values):,} rows. In a reference to a "
-            "file: ,clip=yes if the environment clipped them, ,scale=F if the file has another "
-            "unit, ,low=A,high=B if the range is wrong"
+            f"outside the space [{low[column]:.6g}, {high[column]:.6g}]. This is so in "
+            f"{int(outside.any(axis=1).sum()):,} of {len(values):,} rows. For a file, add to the "
+            "reference ,clip=yes if the environment clipped the actions, ,scale=F if the file has "
+            "another unit, or ,low=A,high=B if the range is wrong"
         )
     return np.clip(values, low, high)
 
@@ -63,7 +64,8 @@ def scale_actions(actions: np.ndarray, scale: tuple[float, ...], source: str) ->
     values = actions.reshape(len(actions), -1)
     if len(scale) not in (1, values.shape[1]):
         raise InputError(
-            f"{source}: scale= has {len(scale)} numbers, actions {values.shape[1]} values per row"
+            f"{source}: scale= has {len(scale)} numbers, but actions has {values.shape[1]} values "
+            "per row"
         )
     return values.astype(np.float32) * np.array(scale, np.float32)
 

@@ -171,5 +171,5 @@ def _check_lengths(array: pa.Array, name: str, path: Path, first: int, width: in
         place = int(np.argmax(odd))
         raise InputError(
             f"{path}: {name} has {lengths[place]} values in row {first + place // max(width, 1)}, "
-            f"but {lengths[0]} in row {first}; every row must have as many"
+            f"but {lengths[0]} in row {first}; every row must have the same number"
         )

@@ -149,9 +149,10 @@ def _pair_if_one_more(
     last_rows = _find_last_rows(arrays, boundaries, rows)
     if len(last_rows) != extra:
         raise InputError(
-            f"{source}: observations has {rows + extra:,} rows, actions {rows:,}. If observations "
-            f"holds one more row per episode, mark the last step of the {extra:,} episodes in "
-            "terminals or timeouts, or name the first rows of later episodes with ,splits=NAME"
+            f"{source}: observations has {rows + extra:,} rows, but actions has {rows:,}. If every "
+            f"episode has one more observation than actions, mark the last step of the {extra:,} "
+            "episodes in terminals or timeouts, or give ,splits=NAME, a column with the first row "
+            "of each later episode"
         )
     for field in ("terminals", "timeouts"):
         if field in arrays and arrays[field].shape[:1] == (extra,) and extra != rows:

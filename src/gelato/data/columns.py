@@ -57,9 +57,9 @@ def assemble(columns: Columns) -> Transitions:
         next_states = _floats(columns.next_observations, columns.source, "next_observations")
         if next_states.shape != states.shape:
             raise InputError(
-                f"{columns.source}: next_observations has shape {next_states.shape}, observations "
-                f"{states.shape}; the shapes must be equal. If a file has them of other "
-                "observations, add ,next_observations=none"
+                f"{columns.source}: next_observations has shape {next_states.shape}, but "
+                f"observations has {states.shape}; the shapes must be equal. If the file's "
+                "next_observations belong to other observations, add ,next_observations=none"
             )
     marked = _flags(columns.timeouts, columns.source, "timeouts", len(states))
     if columns.boundaries is not None:
@@ -201,8 +201,8 @@ def _check_lengths(columns: Columns) -> None:
         if column is not None and (column.ndim == 0 or len(column) != length):
             rows = "no rows" if column.ndim == 0 else f"{len(column)} rows"
             raise InputError(
-                f"{columns.source}: {field} has {rows}, observations {length}; every field must "
-                "have one row per step"
+                f"{columns.source}: {field} has {rows}, but observations has {length}; every field "
+                "must have one row per step"
             )
 
 

@@ -172,8 +172,8 @@ def read_splits(
     starts = splits.reshape(-1)
     if starts.dtype.kind not in "iu" or (np.diff(starts, prepend=0, append=rows) <= 0).any():
         raise InputError(
-            f"{source}: splits must be the rows, above 0 and below {rows}, at which later episodes "
-            "start, in order"
+            f"{source}: splits must list the first row of each later episode, in increasing order, "
+            f"above 0 and below {rows}"
         )
     return np.append(starts, rows).astype(np.int64) - 1
 

@@ -83,7 +83,9 @@ def choose_columns(
             _report_missing(field, available, source)
     for field in ("observations", "actions"):
         if not chosen[field]:
-            raise InputError(f"{source}: {field}={NONE} is not possible; name its columns")
+            raise InputError(
+                f"{source}: {field} is required, so it cannot be {NONE}; name its columns"
+            )
     return {field: chosen[field] for field in FIELD_NAMES if chosen[field]}
 
 

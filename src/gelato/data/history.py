@@ -27,10 +27,12 @@ from gelato.errors import InputError
 from gelato.runs.memory import find_free_memory
 
 Rows = np.ndarray | Array
+# Python refuses to read numbers of thousands of digits.
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
-class Layout:
+class WindowLayout:
     """The columns of a window. Actions are encoded: discrete ones are one-hot."""
 
     history: int
@@ -149,7 +151,7 @@ class Past(eqx.Module):
 
     def check_memory(self, space: ActionSpace, copies: int = 1) -> None:
         """Raise an error if windows of the chosen rows do not fit into memory so many times."""
-        layout = Layout(self.length, self.states.shape[1], space.size)
+        layout = WindowLayout(self.length, self.states.shape[1], space.size)
         needed = 4 * len(self.places) * layout.size * copies
         free = find_free_memory()
         if free is not None and needed > free:
@@ -162,7 +164,7 @@ class Past(eqx.Module):
     def gather(self, space: ActionSpace) -> Float[np.ndarray, "n window"]:
         """Return the windows of the chosen rows, in the data's units."""
         states, actions = np.asarray(self.states), np.asarray(self.actions)
-        layout = Layout(self.length, states.shape[1], space.size)
+        layout = WindowLayout(self.length, states.shape[1], space.size)
         places, ages = np.asarray(self.places), np.asarray(self.ages)
         self.check_memory(space)
         windows = np.zeros((len(places), self.length, layout.row_size), np.float32)
@@ -180,10 +182,10 @@ class Past(eqx.Module):
 def read_history(text: str, reference: str) -> int:
     """Read the value of the option `history`."""
     digits = text.replace("_", "")
-    if not digits.isdecimal() or int(digits) < 2:
+    if not digits.isdecimal() or len(digits) > _MOST_DIGITS or int(digits) < 2:
         raise InputError(
-            f"{reference}: history={text} must be a whole number of at least 2 observations; the "
-            "current one alone needs no option"
+            f"{reference}: history={text} must be a whole number of at least 2 observations, with "
+            f"at most {_MOST_DIGITS} digits; the current one alone needs no option"
         )
     return int(digits)
 

@@ -63,7 +63,9 @@ def read_layout(options: Mapping[str, str]) -> Layout:
     if clip == "yes" and not isinstance(space, Continuous):
         raise InputError("clip=yes needs the range of the actions: low= and high=")
     if scale is not None and isinstance(space, Discrete):
-        raise InputError("scale= is for continuous actions, discrete= for others; choose one")
+        raise InputError(
+            "scale= is for continuous actions and discrete= for discrete ones; use one"
+        )
     return Layout(
         columns,
         space,

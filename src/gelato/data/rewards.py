@@ -39,8 +39,8 @@ def replace_rewards(dataset: Dataset, path: Path, *, trusted: bool = True) -> Da
     elif not _is_remembered(text):
         reference = shlex.quote(f"{dataset.reference},reward={path}")
         raise InputError(
-            f"reward={path} would be run, but you have not used this code before. If you trust "
-            f"it, run once: gelato data info {reference}"
+            f"reward={path} is code that you have not run before. If you trust it, run once: "
+            f"gelato data info {reference}"
         )
     rewards = _compute(dataset.transitions, text, path)
     transitions = replace(dataset.transitions, rewards=rewards, reward_code=text)

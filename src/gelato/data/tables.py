@@ -150,7 +150,7 @@ class _Target:
             if part.shape[1] != width:
                 raise InputError(
                     f"{path}: {name} has {part.shape[1]} values in row {first}, but {width} in "
-                    "the first row; every row must have as many"
+                    "the first row; every row must have the same number"
                 )
             if part.dtype == np.float64 and self._field not in EXACT_FIELDS:
                 self._widen_range(name, part)

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from gelato.data.history import Layout, Past, encode_actions, find_past
+from gelato.data.history import Past, WindowLayout, encode_actions, find_past
 from gelato.data.spaces import ActionSpace
 from gelato.errors import InputError
 from gelato.tasks.task import name_states
@@ -61,10 +61,10 @@ class Transitions(eqx.Module):
         return replace(self, past=find_past(states, actions, self.episode_slices, length))
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WindowLayout:
         """The columns of the inputs."""
         history = 1 if self.past is None else self.past.length
-        return Layout(history, self.states.shape[1], self.action_space.size)
+        return WindowLayout(history, self.states.shape[1], self.action_space.size)
 
     @property
     def inputs(self) -> Float[np.ndarray, "n input"]:

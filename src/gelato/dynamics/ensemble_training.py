@@ -17,7 +17,7 @@ from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training, fuse_small_arrays
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
-from gelato.devices import BY_SEED, EVERYWHERE, gather, make_mesh, place, run_in_parts
+from gelato.devices import BY_SEED, EVERYWHERE, join_devices, make_mesh, place, run_in_parts
 from gelato.dynamics.state import EnsembleConfig, Member, StateDynamics
 from gelato.model.fit import normalise_batch
 from gelato.model.latent import Scaling
@@ -158,7 +158,7 @@ def _fit(
         shown=["held_out"],
         is_done=is_done,
     )
-    return gather(fitted, mesh)
+    return join_devices(fitted, mesh)
 
 
 @compile_training

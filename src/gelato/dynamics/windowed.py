@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gelato.data.history import Layout
+from gelato.data.history import WindowLayout
 from gelato.dynamics.interface import AbstractDynamics, Action, Embedded, Imagined, Latent
 
 
@@ -20,7 +20,7 @@ class WindowedDynamics(AbstractDynamics):
     """Dynamics with a memory. Memories and decoded windows are normalised."""
 
     dynamics: AbstractDynamics
-    layout: Layout = eqx.field(static=True)
+    layout: WindowLayout = eqx.field(static=True)
 
     def encode(self, state: Float[Array, " window"]) -> Latent:
         memory = state[self.layout.row_size :]

@@ -301,7 +301,9 @@ def check_pairs(metric: AbstractMetric, pairs: Pairs | Triangle) -> None:
     for point, G in zip(points, np.asarray(_evaluate(metric, points))):
         size = np.max(np.abs(G))
         if not np.isfinite(size):
-            raise InputError(f"The metric is not finite at the point {point}. Check the chart.")
+            raise InputError(
+                f"The metric is not finite at the point {point}. Check the metric there."
+            )
         if np.max(np.abs(G - G.T)) > SYMMETRY * size:
             raise InputError(f"The metric is not symmetric at the point {point}.")
         if np.min(np.linalg.eigvalsh(G)) < -SYMMETRY * size:

@@ -5,7 +5,7 @@ axis. Every random number is drawn from `(seed, phase, step)`, so a resumed fit 
 weights bit for bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import equinox as eqx
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training, fuse_small_arrays
-from gelato.data.history import Layout
+from gelato.data.history import WindowLayout
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.devices import BY_SEED, EVERYWHERE, place, run_in_parts
@@ -57,14 +57,14 @@ class FitData(eqx.Module):
     def choose_inputs(self, count: int) -> Float[Array, "k input"]:
         """Take the encoder's inputs at and after at most `count` training rows, spread evenly."""
         chosen = choose_evenly(self.rows, count)
-        batch = self.batch(jnp.asarray(chosen), jnp.zeros((len(chosen), 0)))
+        batch = self.gather(jnp.asarray(chosen), lambda rows: jnp.zeros((len(rows), 0)))
         return jnp.concatenate([batch.inputs, batch.next_inputs])
 
-    def batch(self, chosen: Int[Array, " k"], weights: Float[Array, "k members"]) -> Batch:
-        """Gather rows and split them into their columns."""
+    def gather(self, chosen: Int[Array, " k"], weigh: Callable[[Array], Array]) -> Batch:
+        """Gather rows, split them into their columns, and weigh them for every decoder."""
+        rows, weights = self.rows[chosen], weigh(chosen)
         stops = np.cumsum([self.state_size, self.action_size, 1, self.state_size])
-        columns = jnp.split(self.rows[chosen], stops, axis=1)
-        states, actions, rewards, next_states, terminated = columns
+        states, actions, rewards, next_states, terminated = jnp.split(rows, stops, axis=1)
         batch = Batch(states, actions, rewards, next_states, terminated[:, 0], weights)
         if self.ages is None:
             return batch
@@ -78,7 +78,7 @@ class FitData(eqx.Module):
         past = self.rows[jnp.maximum(chosen[:, None] - back, 0)]
         past = past[..., : self.state_size + self.action_size]
         memory = jnp.where(known, jnp.concatenate([past, jnp.ones_like(past[..., :1])], -1), 0)
-        layout = Layout(self.history, self.state_size, self.action_size)
+        layout = WindowLayout(self.history, self.state_size, self.action_size)
         states = self.rows[chosen, : self.state_size]
         return jnp.asarray(layout.open(states, memory.reshape(len(chosen), -1)))
 
@@ -305,7 +305,7 @@ def _update_models(
             state: FitState, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
         ) -> tuple[FitState, Float[Array, " terms"]]:
             rows, noise_key = drawn
-            batch = data.batch(rows, counts[rows] / mean_counts)
+            batch = data.gather(rows, lambda rows: counts[rows] / mean_counts)
             return _update(state, batch, config, phase, noise_key)
 
         # Draw the rows of all updates together, because every draw is a kernel on an accelerator.

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gelato.data.history import Layout
+from gelato.data.history import WindowLayout
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.data.transitions import Rows, Standardiser, Transitions
 from gelato.model.coupling import Embedding
@@ -101,7 +101,7 @@ class LatentModel(eqx.Module):
         common = (hidden, activation, minimum_variance)
         observed = (hidden, activation, observation_minimum_variance)
         self.encoder = GaussianMLP(
-            Layout(history, state_size, action_size).size,
+            WindowLayout(history, state_size, action_size).size,
             latent_size,
             *common,
             shortcut=shortcuts,
@@ -251,9 +251,9 @@ class Scaling(eqx.Module):
     history: int = eqx.field(static=True, default=1)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WindowLayout:
         """The columns of the encoder's input."""
-        return Layout(self.history, self.states.mean.shape[-1], self.action_space.size)
+        return WindowLayout(self.history, self.states.mean.shape[-1], self.action_space.size)
 
     def inputs(self, raw: Float[Rows, "*batch input"]) -> Float[Rows, "*batch input"]:
         """Normalise what the encoder reads: states, or windows of them."""

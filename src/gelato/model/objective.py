@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gelato.data.history import Layout
+from gelato.data.history import WindowLayout
 from gelato.model.gaussian import log_density, make_standard_like
 from gelato.model.latent import LatentModel
 from gelato.model.networks import MLP, GaussianMLP, Mixture, apply_members
@@ -66,7 +66,7 @@ class Batch(eqx.Module):
             return self.next_states
         state_size, action_size = self.states.shape[-1], self.actions.shape[-1]
         history = self.windows.shape[-1] // (state_size + action_size + 1)
-        layout = Layout(history, state_size, action_size)
+        layout = WindowLayout(history, state_size, action_size)
         memory = layout.remember(self.windows, self.actions)
         return jnp.asarray(layout.open(self.next_states, memory))
 

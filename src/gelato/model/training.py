@@ -14,7 +14,7 @@ import numpy as np
 from gelato.arrays import take
 from gelato.data.reference import load, load_stored
 from gelato.data.transitions import Dataset, Standardiser, Transitions
-from gelato.devices import BY_SEED, gather, make_mesh, place
+from gelato.devices import BY_SEED, join_devices, make_mesh, place
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig, Preset, preset
 from gelato.model.data_checks import check_data, warn_about_data
@@ -34,7 +34,7 @@ from gelato.model.fit import (
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
 from gelato.model.split import Split, split_dataset
-from gelato.runs.description import list_settings
+from gelato.runs.description import list_recorded
 from gelato.runs.files import report_damage, restore_tuples
 from gelato.runs.folder import Run, list_seeds, open_run
 from gelato.runs.loop import Metrics, finish, last_checkpoint, run_blocks
@@ -119,7 +119,7 @@ def fit_latent_model(
         "data": {"reference": dataset.reference, "environment": dataset.environment},
         "fingerprint": split.fingerprint,
         "shape": _describe_shape(dataset.transitions),
-        "config": list_settings(config),
+        "config": list_recorded(config),
         "seeds": list(seeds),
     }
     with open_run(folder, "model", **settings) as run:
@@ -312,7 +312,7 @@ def _run_phase(
         after=lambda state, step: blank,  # noqa: ARG005
         shown=names,
     )
-    return gather(state.best_model, mesh)
+    return join_devices(state.best_model, mesh)
 
 
 def _stop_at_nan(

@@ -4,14 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from gelato.data.history import Layout
+from gelato.data.history import WindowLayout
 from gelato.policy.policy import Stage
 
 # ONNX takes the largest integer for the end of an axis.
 _END = np.iinfo(np.int64).max
 
 
-def add_inputs(graph: "OnnxGraph", layout: Layout, mean: np.ndarray, scale: np.ndarray) -> str:
+def add_inputs(
+    graph: "OnnxGraph", layout: WindowLayout, mean: np.ndarray, scale: np.ndarray
+) -> str:
     """Add what a policy reads, normalised: `observation`, with a history also `window`.
 
     `window` holds the steps before the observation, as `gelato.data.history` calls the memory.
@@ -29,7 +31,7 @@ def add_inputs(graph: "OnnxGraph", layout: Layout, mean: np.ndarray, scale: np.n
     return graph.add("Concat", _add_row(graph, layout, x), memory, axis=1)
 
 
-def add_memory(graph: "OnnxGraph", layout: Layout, action: str) -> None:
+def add_memory(graph: "OnnxGraph", layout: WindowLayout, action: str) -> None:
     """Add the output `next_window`, which is the input `window` of the next step.
 
     `action` is the action as models receive it.
@@ -41,7 +43,7 @@ def add_memory(graph: "OnnxGraph", layout: Layout, action: str) -> None:
     graph.add("Concat", row, kept, axis=1, output="next_window")
 
 
-def _add_row(graph: "OnnxGraph", layout: Layout, observation: str) -> str:
+def _add_row(graph: "OnnxGraph", layout: WindowLayout, observation: str) -> str:
     """Add the row of a window with this observation and no action."""
     weight = np.eye(layout.row_size, layout.state_size, dtype=np.float32)
     known = np.zeros(layout.row_size, np.float32)

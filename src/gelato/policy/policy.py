@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from gelato.data.history import Layout, encode_actions
+from gelato.data.history import WindowLayout, encode_actions
 from gelato.data.spaces import ActionSpace, Continuous, Discrete
 from gelato.errors import InputError
 from gelato.runs.npz import read_arrays
@@ -94,9 +94,9 @@ class DeployedPolicy:
     history: int = 1
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WindowLayout:
         """The columns of a window."""
-        return Layout(self.history, len(self.mean), self.space.size)
+        return WindowLayout(self.history, len(self.mean), self.space.size)
 
     def begin(self) -> "DeployedPolicy | RunningPolicy":
         """Return the policy for one episode, called with one observation after the other."""

@@ -90,7 +90,7 @@ def read_description(path: Path) -> dict[str, Any]:
     return _Description(path, fields)
 
 
-def list_settings(config: Any) -> dict[str, Any]:
+def list_recorded(config: Any) -> dict[str, Any]:
     """Return the fields of a configuration that a run records."""
     found = {}
     for each in fields(config):

@@ -76,8 +76,8 @@ def read_manifest(folder: Path) -> Manifest | None:
         whole = False
     if not whole:
         raise InputError(
-            f"{path}: damaged. Restore it from a copy; or remove it, and the files are no longer "
-            "checked"
+            f"{path}: damaged. Restore it from a copy. Or remove it; the files of the run are then "
+            "no longer checked"
         )
     return manifest
 

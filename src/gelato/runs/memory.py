@@ -30,7 +30,7 @@ def check_ratio(what: str, claimed: int, stored: int) -> None:
     """Refuse arrays that claim more than the file can hold, unless they are small."""
     if claimed > max(LARGEST_RATIO * stored, _SMALL):
         raise InputError(
-            f"{what} claims {claimed / 1e6:,.0f} MB, but the file stores {stored:,} bytes of it; "
+            f"{what} claims {claimed / 1e6:,.0f} MB, but the file stores {stored:,} bytes for it; "
             "the file is damaged, or its rows were never written"
         )
 

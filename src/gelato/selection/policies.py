@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.agents.networks import box_of
-from gelato.data.history import Layout
+from gelato.data.history import WindowLayout
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.model.networks import MLP, Linear
 from gelato.policy.policy import DeployedPolicy, Stage
@@ -81,7 +81,7 @@ class NetworkPolicy(AbstractTarget):
 
     def normalise(self, observation: Observation) -> Float[Array, " input"]:
         """Return what the first stage reads."""
-        layout = Layout(self.history, self.mean.shape[-1], self.space.size)
+        layout = WindowLayout(self.history, self.mean.shape[-1], self.space.size)
         return jnp.asarray(layout.normalise(observation, self.mean, self.scale))
 
     @staticmethod

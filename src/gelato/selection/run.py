@@ -152,8 +152,9 @@ def _estimate(run: Path, folder: Path, dataset: Dataset, settings: SelectSetting
     models = read_models(run, folder, dataset, penalty, settings)
     if len(models.seeds) < 2:
         note(
-            f"{run}: has {len(models.seeds) or 'no'} model seed, so a policy is judged by the "
-            "models of halves alone; train with --seeds 2 in a new folder for more models"
+            f"{run}: has {len(models.seeds) or 'no'} model seed, so a policy is judged only by "
+            "the models fitted to halves of the data; for more models, train with --seeds 2 in a "
+            "new folder"
         )
     found: list[Candidate | None] = [None] * len(trained)
     evidences, places = [], group_by_shape([each.policy for each in trained])

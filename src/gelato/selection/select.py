@@ -217,7 +217,7 @@ def judge(
     if not estimate.usable or estimate.low is None or estimate.high is None:
         return "not shown to be better", f"there is no usable estimate: {estimate.problem}"
     if outside_share is not None and outside_share > MOST_OUTSIDE:
-        return "do not deploy", f"{outside_share:.0%} of its steps are outside of the data"
+        return "do not deploy", f"{outside_share:.0%} of its steps are outside the data"
     if estimate.low > behaviour.high:
         return (
             "better than the data",

@@ -16,7 +16,7 @@ from gelato.sweep.jobs import (
     PlanJob,
     Progress,
     compare_versions,
-    list_versions,
+    list_deciding_versions,
     run_job,
 )
 from gelato.sweep.workers import AbstractWorkers, Event, limit_cores
@@ -143,8 +143,8 @@ class RayWorkers(AbstractWorkers):
 
     def _check_versions(self, ray: Any) -> None:
         """Refuse nodes on which the results would differ."""
-        here = list_versions()
-        for node, there in zip(self.nodes, self._ask_nodes(ray, list_versions)):
+        here = list_deciding_versions()
+        for node, there in zip(self.nodes, self._ask_nodes(ray, list_deciding_versions)):
             compare_versions(node.name, there, here)
 
     def _ask_nodes(self, ray: Any, function: Any, *arguments: object) -> list[Any]:
@@ -201,7 +201,7 @@ def _connect(ray: Any, address: str) -> None:
         _check_answer(address)
     try:
         ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         if isinstance(error, ConnectionError) and address == "auto":
             raise InputError(
                 "no Ray cluster found on this machine. Start one with `ray start --head`, give "

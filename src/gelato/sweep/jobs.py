@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from gelato.data.reference import load
 from gelato.errors import InputError, first_line
 from gelato.plugins import load_plugins
+from gelato.runs.description import list_versions
 from gelato.runs.folder import InUseError
 from gelato.runs.loop import Row, watch_blocks
 from gelato.runs.records import device
@@ -72,7 +72,7 @@ class Job(ABC):
     name: str
     sweep: Sweep
     source: Source
-    versions: dict[str, str] = field(default_factory=lambda: list_versions())
+    versions: dict[str, str] = field(default_factory=lambda: list_deciding_versions())
 
     @abstractmethod
     def work(self) -> Any:
@@ -163,15 +163,10 @@ class GroupJob(Job):
                 time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
-def list_versions() -> dict[str, str]:
+def list_deciding_versions() -> dict[str, str]:
     """Return the versions of the packages that decide the results."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    versions = list_versions()
+    return {package: versions[package] for package in _PACKAGES}
 
 
 def compare_versions(node: str, there: dict[str, str], here: dict[str, str]) -> None:
@@ -204,7 +199,7 @@ def run_job(job: Job, report: Report) -> Outcome:
 
 def _run(job: Job, node: str, report: Report) -> Outcome:
     try:
-        compare_versions(node, list_versions(), job.versions)
+        compare_versions(node, list_deciding_versions(), job.versions)
         load_plugins()
         if job.source.path is not None and job.source.text not in _executed:
             run_specification(job.source)

@@ -208,7 +208,7 @@ class _Training:
                 self.best = _Best(policies, self.folder.read_json("best")["returns"])
             except InputError as error:
                 raise InputError(
-                    f"{error}; delete the file; training then records the best policies again from "
+                    f"{error}. Delete the file: training then records the best policies again from "
                     "this step on"
                 ) from error
         return self.best

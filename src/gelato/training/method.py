@@ -9,7 +9,7 @@ from gelato.agents.agent import AbstractAgent
 from gelato.dynamics.ensemble import EnsembleFit
 from gelato.dynamics.fit import AbstractFit
 from gelato.errors import InputError
-from gelato.runs.description import list_settings
+from gelato.runs.description import list_recorded
 from gelato.uncertainty.build import Penalty, name_penalty
 from gelato.uncertainty.penalty import AbstractPenalty
 from gelato.uncertainty.registry import find_penalty
@@ -129,7 +129,7 @@ def describe_value(value: object) -> object:
     """Turn a configuration value into plain JSON: dataclasses become dictionaries with a type."""
     if is_dataclass(value):
         described: dict[str, object] = {"type": type(value).__name__}
-        for name, setting in list_settings(value).items():
+        for name, setting in list_recorded(value).items():
             described[name] = describe_value(setting)
         return described
     if isinstance(value, tuple | list):
@@ -148,8 +148,8 @@ def check_penalty_weight(weight: float) -> None:
         raise InputError(f"penalty_weight={weight}: must be a finite number of at least 0")
     if weight > _LARGEST_WEIGHT:
         raise InputError(
-            f"penalty_weight={weight:g}: above {_LARGEST_WEIGHT:,.0f}, single precision drops the "
-            "reward beside the penalty. Use a smaller weight"
+            f"penalty_weight={weight:g}: above {_LARGEST_WEIGHT:,.0f}, rounding drops the reward "
+            "when it is added to the penalty. Use a smaller weight"
         )
 
 

@@ -133,8 +133,8 @@ def _choose_methods(methods: MethodLike | Sequence[MethodLike], parts: Parts) ->
     names = [method.name for method in chosen]
     if not names or len(set(names)) < len(names):
         raise InputError(
-            f"methods: {', '.join(names) or '(none)'}. Give at least one method, and different "
-            "names"
+            f"methods: {', '.join(names) or '(none)'}. Give at least one method, "
+            "each with a different name"
         )
     return tuple(chosen)
 

@@ -1,7 +1,10 @@
 """Methods and their variants from names and values, as options of a command give them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from gelato.agents.agent import AbstractAgent
+from gelato.dynamics.ensemble import EnsembleFit
+from gelato.dynamics.latent import LatentFit
 from gelato.errors import InputError
 from gelato.training.method import Method
 from gelato.training.presets import Parts, change_method, make_method, vary_method
@@ -33,6 +36,21 @@ def choose_methods(
             optional=not fractions,
         )
     return chosen
+
+
+def refuse_unused_settings(
+    options: tuple[str, ...], parts: Parts, methods: Sequence[Method]
+) -> None:
+    """Raise an error if `--set` changes an agent or a fit that none of the methods has."""
+    used = {type(part) for method in methods for part in (method.agent, method.fit)}
+    for option in options:
+        name = option.partition("=")[0].partition(".")[0]
+        part = getattr(parts, name)
+        if isinstance(part, AbstractAgent | LatentFit | EnsembleFit) and type(part) not in used:
+            raise InputError(
+                f"--set {option}: has no effect on {', '.join(method.name for method in methods)}, "
+                f"which {'do' if len(methods) > 1 else 'does'} not use {name}"
+            )
 
 
 def _change_all(

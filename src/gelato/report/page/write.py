@@ -58,7 +58,7 @@ def make_report(
     loggers = make_loggers(log)
     if loggers:
         if len(runs) > 1:
-            raise InputError("loggers receive the report of one run; give one run, or no --log")
+            raise InputError("--log sends the report of one run; give one run, or leave out --log")
         _ = Run(Path(runs[0])).results  # an error if the training is not finished
     read_plotly()
     report: RunReport | Comparison
@@ -66,7 +66,9 @@ def make_report(
         report = collect_run(runs[0], data, fitted_to)
     else:
         if data is not None:
-            raise InputError("a comparison of runs judges no new log; give one run, or no data")
+            raise InputError(
+                "a report of several runs cannot judge a new log; give one run, or no data"
+            )
         report = compare_runs(runs, fitted_to)
     records = to_plain(report)
     page = render_page(report)
@@ -88,15 +90,15 @@ def _check_records(path: Path) -> None:
         {"verdict", "reproduce"} <= found.keys() or {"runs", "same_data"} <= found.keys()
     ):
         raise InputError(
-            f"{path}: exists and is not the content of a report, which would be written there. "
-            "Name another page with --out"
+            f"{path}: the report would replace this file, which is not from a report. Name "
+            "another page with --out"
         )
 
 
 def _check_output(path: Path) -> None:
     """Raise an error early if the page cannot be written."""
     if path.suffix != ".html":
-        raise InputError(f"{path}: a report is a page; name a file that ends in .html")
+        raise InputError(f"{path}: the name of a report must end in .html")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file")
     if not path.parent.is_dir():

@@ -200,8 +200,7 @@ def _find_neighbours(
             distinct,
             k,
             shortlist=min(_SHORTLIST, len(first) - 1),
-            # Exact enough for neighbours. The default solver needs minutes, and its triangular
-            # solves can wait for each other forever on two cores (in jaxlib 0.10.2).
+            # Exact enough for neighbours; the default solver needs minutes.
             solver=Near(),
             exclude=np.arange(len(first)),
         ),

@@ -143,7 +143,7 @@ def _list_weak_spots(
     if trust is not None and trust.foreign_trusted > 0.1:
         found.append(
             f"The guard misses {trust.foreign_trusted:.0%} of state-actions that are clearly "
-            "outside of the data."
+            "outside the data."
         )
     agreement = selection.get("agreement")
     if agreement is not None and agreement < _AGREEMENT:
