@@ -1,5 +1,6 @@
 """Read HDF5 files of any origin: every damage is an `InputError`, and no other file is opened."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +65,7 @@ def read_dataset(file: h5py.File, name: str, path: Path) -> np.ndarray:
         _refuse_other_files(dataset.id, what)
         stored = min(dataset.id.get_storage_size(), path.stat().st_size)
         check_memory(
-            what, int(np.prod(dataset.shape, dtype=object)) * dataset.dtype.itemsize, stored
+            what, math.prod(dataset.shape) * dataset.dtype.itemsize, stored
         )
         return np.asarray(dataset[()])
     except (InputError, MemoryError):
@@ -90,7 +91,7 @@ def check_objects(path: Path, source: str) -> None:
                 found = h5py.h5d.open(file.id, name)
                 what = f"{source}: {name.decode(errors='replace')}"
                 _refuse_other_files(found, what)
-                size = int(np.prod(found.shape, dtype=object)) * found.get_type().get_size()
+                size = math.prod(found.shape) * found.get_type().get_size()
                 check_memory(what, size, min(found.get_storage_size(), stored))
         except (InputError, MemoryError):
             raise
