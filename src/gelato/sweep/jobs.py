@@ -196,7 +196,7 @@ def run_job(job: Job, report: Report) -> Outcome:
         with job.log.open("a", buffering=1) as file, redirect_stderr(file), redirect_stdout(file):
             outcome = _run(job, node, report)
     except OSError as error:
-        return Outcome(job.name, node, error=_describe(error))
+        return Outcome(job.name, node, error=describe_error(error))
     if job.keeps_log or outcome.error is None:
         return outcome
     return replace(outcome, log=job.log.read_text(errors="replace")[-_LOG_BYTES:])
@@ -215,10 +215,10 @@ def _run(job: Job, node: str, report: Report) -> Outcome:
         return Outcome(job.name, node, error=str(error), field=error)
     except Exception as error:
         traceback.print_exception(error)
-        return Outcome(job.name, node, error=_describe(error))
+        return Outcome(job.name, node, error=describe_error(error))
 
 
-def _describe(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return an error as one line."""
     if isinstance(error, InputError):
         return str(error)

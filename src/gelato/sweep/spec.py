@@ -174,7 +174,9 @@ class Source:
         """Return the error with the line and the field, or the option, that caused it."""
         if self.path is None:
             option = _OPTIONS.get(error.field, error.field).replace("_", "-")
-            return InputError(f"--{option}: {error.message}")
+            # The message about a setting starts with `--set NAME=VALUE`.
+            named = error.message.startswith(f"--{option} ")
+            return InputError(error.message if named else f"--{option}: {error.message}")
         line = _find_line(self.text, error.field, error.entry)
         where = f"{self.path}" if line is None else f"{self.path}, line {line}"
         return InputError(f"{where}, {error.field}: {error.message}")
