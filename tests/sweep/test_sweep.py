@@ -301,6 +301,15 @@ def test_a_group_that_cannot_be_placed_fails_alone_and_leaves_nothing(place, tmp
         assert {entry.name for entry in target.parent.iterdir()} - {target.name} == {log.name}
 
 
+def test_a_placed_folder_replaces_an_unfinished_run(tmp_path):
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    sweep_run._place_folder(pack_folder(tmp_path / "new"), tmp_path / "old")
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+
+
 def test_leftovers_of_killed_sweeps_are_removed_unless_they_are_locked(tmp_path):
     file, locked, folder = (tmp_path / hide_name() for _ in range(3))
     file.touch()
