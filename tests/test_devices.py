@@ -1,5 +1,9 @@
 """Several devices in one process give the numbers of one device, without communication."""
 
+import os
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 
 import jax
@@ -10,6 +14,8 @@ from experiments.benchmarks.devices import PARTS, measure_difference, run_on
 from experiments.pendulum import write_log
 from gelato.devices import BY_SEED, join_devices, make_mesh, place
 from gelato.runs.folder import Run
+from gelato.training import sharding
+from gelato.training.program import Population
 from gelato.training.sharding import list_parts
 from tests.sweep.small import make_environment
 
@@ -67,3 +73,19 @@ def test_variants_are_divided_only_if_their_penalties_repeat():
     assert list_parts((0, 0, 0, 0)) == [1, 2, 4]
     assert list_parts((0, 1, 0, 1)) == [1, 2]
     assert list_parts((0, 0, 1, 1)) == [1]
+
+
+def test_every_array_of_a_population_is_divided():
+    arrays = {each.name for each in fields(Population) if not each.metadata.get("static")}
+    assert set(sharding._SPECS) == arrays
+
+
+def test_a_training_that_ends_imagined_episodes_at_a_limit_is_divided():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.truncated_parts"],
+        env=make_environment(XLA_FLAGS=flags),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -14,26 +14,29 @@ def set_options(parts: Any, options: tuple[str, ...]) -> Any:
         name, equals, text = option.partition("=")
         if not equals:
             raise InputError(f"--set {option}: write NAME=VALUE, such as sac.horizon=10")
-        parts = _set(parts, name.split("."), text, option)
+        try:
+            parts = _set(parts, name.split("."), text)
+        except InputError as error:
+            raise InputError(f"--set {option}: {error}") from error
     return parts
 
 
-def _set(settings: Any, path: list[str], text: str, option: str) -> Any:
+def _set(settings: Any, path: list[str], text: str) -> Any:
     name, *rest = path
     names = [each.name for each in fields(settings)]
     if name not in names:
         near = get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; choose one of {', '.join(names)}"
-        raise InputError(f"--set {option}: no setting is called {name!r}{hint}")
+        raise InputError(f"no setting is called {name!r}{hint}")
     value = getattr(settings, name)
     if rest:
         if not is_dataclass(value):
-            raise InputError(f"--set {option}: {name} has no settings for this data")
-        return replace(settings, **{name: _set(value, rest, text, option)})
-    return replace(settings, **{name: _read_value(type(settings), name, text, option)})
+            raise InputError(f"{name} has no settings for this data")
+        return replace(settings, **{name: _set(value, rest, text)})
+    return replace(settings, **{name: _read_value(type(settings), name, text)})
 
 
-def _read_value(kind: type, name: str, text: str, option: str) -> Any:
+def _read_value(kind: type, name: str, text: str) -> Any:
     """Read a value as Python writes it: 10, 1e-3, True, none, 256,256 or a word."""
     try:
         value = ast.literal_eval(text)
@@ -48,5 +51,5 @@ def _read_value(kind: type, name: str, text: str, option: str) -> Any:
     plain = tuple(getattr(each, "__origin__", each) for each in allowed)
     if not isinstance(value, plain):
         wanted = getattr(hint, "__name__", str(hint))
-        raise InputError(f"--set {option}: {text!r} is not a value of type {wanted}")
+        raise InputError(f"{text!r} is not a value of type {wanted}")
     return value

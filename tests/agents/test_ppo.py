@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gelato.agents.ppo import PPO, PPOState, compute_advantages
+from gelato.agents.ppo import PPO, PPORows, PPOState, compute_advantages
 from gelato.data.spaces import Discrete
 from gelato.training.program import Population, init_policies, train_block
 from tests.agents.conftest import DISCOUNT, Known, One, Tiny, make_population
@@ -70,3 +70,20 @@ def test_advantages_are_discounted_sums_that_stop_at_an_end_and_bootstrap_at_a_h
     first = 1 + gamma * 0.4 - 0.5 + gamma * trace * second
     third = 3 + gamma * 0.2 - 0.3 + gamma * trace * fourth
     np.testing.assert_allclose(found, [first, second, third, fourth], rtol=1e-6)
+
+
+def test_the_share_of_clipped_ratios_counts_valid_rows_only() -> None:
+    agent = replace(QUICK, passes=1, minibatches=1)
+    networks = agent.init_networks(2, Discrete(2), key=jax.random.key(0))
+    shape = agent.steps, agent.episodes
+    z = jax.random.normal(jax.random.key(1), (*shape, 2))
+    choices = jax.nn.one_hot(jnp.zeros(shape, int), 2)
+    densities = jax.vmap(jax.vmap(networks.actor.compute_density_and_entropy))(z, choices)[0]
+    # Three steps are valid. The ratio is 1 at two of them, and far from 1 everywhere else.
+    valid = jnp.zeros(shape, bool).at[0, :3].set(True)
+    densities = jnp.where(valid, densities, densities - 5.0).at[0, 0].add(5.0)
+    ends = jnp.zeros(shape, bool)
+    rows = PPORows(z, choices, densities, jnp.ones(shape), z, ends, ends, valid)
+    optimiser = agent.optimiser().init(eqx.filter(networks, eqx.is_array))
+    *_, metrics = agent.update(networks, optimiser, rows, key=jax.random.key(2))
+    np.testing.assert_allclose(metrics[2], 1 / 3, rtol=1e-6)

@@ -132,6 +132,21 @@ def test_lambda_and_the_limit_work_together() -> None:
     assert (rows.terminated == 1).all() and float(metrics["unknown"].squeeze()) == 1
 
 
+def test_the_value_beyond_a_large_limit_is_not_clipped() -> None:
+    """Without a limit the bound assumes a penalty of at most 3."""
+    agent = replace(test_sac.QUICK, truncation=1.0, discount=DISCOUNT)
+
+    def lowest(population: Population) -> float:
+        bounds = population.map(lambda view, _: agent.compute_value_bounds(view))
+        return float(bounds[0].squeeze())
+
+    plain = limit_population("both", One(), weight=2.0, limit=0.5)
+    assert lowest(replace(plain, limit=None)) == lowest(plain) == pytest.approx(-70.0)
+    far = limit_population("both", One(), weight=2.0, limit=5.0)
+    assert far.limit is not None
+    assert lowest(far) == float(far.limit.value.squeeze()) == pytest.approx(-110.0)
+
+
 def walk(kind: str, steps: int, horizon: int) -> Step:
     mdp = ImaginedMDP(Tiny(kind), STARTS, horizon)
     states = start_episodes(mdp, 5, key=jax.random.key(0))

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from gelato.cli import main
+from gelato.data.reference import load
 from gelato.errors import InputError, UserCodeError
 from gelato.sweep import Sweep, read_sweep
-from gelato.sweep.groups import SweepGroup, name_apart
-from gelato.sweep.spec import FieldError
+from gelato.sweep.groups import SweepGroup, make_methods, make_parts, name_apart
+from gelato.sweep.spec import FieldError, SweepSource
+from tests.sweep.small import write_log, write_spec
 
 HEAD = "from gelato.sweep import Sweep\n\nsweep = Sweep(\n    datasets=['four-rooms'],\n"
 
@@ -106,3 +108,46 @@ def test_a_field_error_survives_the_way_from_a_worker():
 
     error = pickle.loads(pickle.dumps(FieldError("wrong", "seeds", 3)))
     assert (str(error), error.field, error.entry) == ("wrong", "seeds", 3)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory) -> Path:
+    return write_log(tmp_path_factory.mktemp("logs") / "log.npz", 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where", "option"),
+    [
+        (
+            {"methods": ["bc"], "real_fractions": [0.5]},
+            "line 10, real_fractions: method bc does not mix",
+            "--real-fraction: method bc does not mix",
+        ),
+        (
+            {"methods": ["mopo"], "penalty_weights": [3.0], "real_fractions": [0.5, 1.0]},
+            "line 11, real_fractions: real_fraction=1.0: must be",
+            "--real-fraction: real_fraction=1.0: must be",
+        ),
+        (
+            {"methods": ["bc"], "penalty": "none", "penalty_weights": [3.0]},
+            "line 10, penalty: method bc does not use imagined",
+            "--penalty: method bc does not use imagined",
+        ),
+        (
+            {"methods": ["mopo"], "penalty": "none", "penalty_weights": [3.0]},
+            "line 11, penalty_weights: method mopo has no penalty",
+            "--penalty-weight: method mopo has no penalty",
+        ),
+        (
+            {"methods": ["bc"], "settings": ["sac.truncation=2"]},
+            "line 9, settings: --set sac.truncation=2: truncation is 2.0; give",
+            "--set sac.truncation=2: truncation is 2.0; give",
+        ),
+    ],
+)
+def test_a_refused_change_is_blamed_on_its_own_option(tmp_path, log, fields, where, option):
+    sweep, source = read_sweep(write_spec(tmp_path / "spec.py", [log], **fields))
+    with pytest.raises(FieldError) as error:
+        make_methods(sweep, make_parts(sweep, load(sweep.datasets[0])))
+    assert str(source.locate(error.value)).startswith(f"{tmp_path}/spec.py, {where}")
+    assert str(SweepSource().locate(error.value)).startswith(option)

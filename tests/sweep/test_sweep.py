@@ -16,12 +16,13 @@ from gelato.cli import main
 from gelato.errors import InputError
 from gelato.report.page.write import make_report
 from gelato.report.policy_table import gather
+from gelato.runs.files import hide_name, lock_file
 from gelato.runs.folder import Run, open_run
 from gelato.runs.sweeps import expand_sweeps
 from gelato.sweep import run as sweep_run
 from gelato.sweep import run_sweep
 from gelato.sweep.jobs import Outcome, Progress, compare_versions, pack_folder, unpack_folder
-from gelato.sweep.spec import Source, Sweep, read_sweep
+from gelato.sweep.spec import SweepSource, Sweep, read_sweep
 from gelato.sweep.table import LiveSweep
 from gelato.sweep.workers import LocalWorker
 from gelato.training.policies import trained_policies
@@ -169,7 +170,7 @@ def test_a_failed_group_keeps_its_log_and_the_others_run(place: Path, tmp_path, 
     assert len(run_sweep(sweep, run, cores=1, source=source)) == 4
 
 
-def _plan_without_running(sweep: Sweep, source: Source, run: Path) -> None:
+def _plan_without_running(sweep: Sweep, source: SweepSource, run: Path) -> None:
     with LocalWorker(1) as workers:
         plan = sweep_run._plan(sweep, source, workers)
     with open_run(run, "sweep", sweep=sweep.describe()) as opened:
@@ -258,6 +259,67 @@ def test_a_packed_folder_comes_back_whole_and_without_locks(tmp_path):
     unpack_folder(pack_folder(tmp_path / "a"), tmp_path / "c")
     assert [path.name for path in sorted((tmp_path / "c").rglob("*"))] == ["b", "x.npz"]
     assert (tmp_path / "c/b/x.npz").read_bytes() == bytes(range(256))
+
+
+def _make_running(run: Path, source: SweepSource, sweep: Sweep) -> sweep_run._Running:
+    _plan_without_running(sweep, source, run)
+    folder = Run(run)
+    groups = [sweep_run.read_group(fields) for fields in sweep_run.read_groups(folder)]
+    (run / "groups").mkdir()
+    return sweep_run._Running(folder, sweep, source, groups, LocalWorker(1), None)
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling", "no folder", "archive"])
+def test_a_group_that_cannot_be_placed_fails_alone_and_leaves_nothing(place, tmp_path, kind):
+    """A node returns its folder, and something is in the way, or the archive has a bad link."""
+    sweep, source = read_sweep(place / "spec.py")
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained/x").write_text("1")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/mine").write_text("2")
+    running = _make_running(tmp_path / "run", source, sweep)
+    group = running.groups[0]
+    target = tmp_path / "run/groups" / group.name
+    if kind == "file":
+        target.write_text("in the way")
+    elif kind == "no folder":
+        target.parent.rmdir()
+    elif kind == "archive":
+        (tmp_path / "trained/y").symlink_to("/")
+    else:
+        target.symlink_to(tmp_path / ("theirs" if kind == "link" else "missing"))
+    packed = pack_folder(tmp_path / "trained")
+    outcome = running._keep(group, Outcome(group.name, "node7", packed))
+    wanted = {"no folder": "No such file", "archive": "AbsoluteLinkError: "}
+    expected = wanted.get(kind, f"{target}: is a file or a link")
+    assert outcome.error is not None and outcome.error.startswith(expected)
+    assert running.failed == {group.name: outcome.error}
+    assert (tmp_path / "theirs/mine").read_text() == "2"
+    if kind != "no folder":
+        log = target.with_name(f"{group.name}.log")
+        assert "failed on node7" in log.read_text()
+        assert {entry.name for entry in target.parent.iterdir()} - {target.name} == {log.name}
+
+
+def test_a_placed_folder_replaces_an_unfinished_run(tmp_path):
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    sweep_run._place_folder(pack_folder(tmp_path / "new"), tmp_path / "old")
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+
+
+def test_leftovers_of_killed_sweeps_are_removed_unless_they_are_locked(tmp_path):
+    file, locked, folder = (tmp_path / hide_name() for _ in range(3))
+    file.touch()
+    folder.mkdir()
+    (folder / "x").touch()
+    link = tmp_path / hide_name()
+    link.symlink_to(tmp_path)
+    with lock_file(locked):
+        sweep_run._remove_partial(tmp_path)
+        assert set(tmp_path.iterdir()) == {locked, link}
 
 
 def test_the_live_table_shows_where_a_group_is():

@@ -16,7 +16,7 @@ from gelato.agents.networks import Actor
 from gelato.compilation import Work
 from gelato.data.spaces import ActionSpace
 from gelato.dynamics.interface import AbstractDynamics, Latent
-from gelato.mdp.pessimistic import ImaginedMDP, Step
+from gelato.mdp.pessimistic import ImaginedMDP, Limit, Step
 
 Metrics = Mapping[str, Float[Array, ""]]
 """The mean of each quantity that an agent reports."""
@@ -27,6 +27,7 @@ class View(eqx.Module):
 
     `logged` holds the data, one packed row per step (`agents.replay.unpack`). `reward_range` holds
     the lowest and the highest logged reward. `dynamics` is None for methods without a model.
+    `limit` ends imagined episodes; the program applies it before `learn` gets the steps.
     """
 
     dynamics: AbstractDynamics | None
@@ -36,6 +37,7 @@ class View(eqx.Module):
     real_fraction: Float[Array, ""]
     reward_range: Float[Array, "2"]
     action_space: ActionSpace = eqx.field(static=True)
+    limit: Limit | None = None
 
     @property
     def latent_size(self) -> int:

@@ -322,4 +322,4 @@ def _loss(
     value_loss = average((jax.vmap(lambda z: networks.value(z)[0])(rollout.latents) - returns) ** 2)
     entropy = average(entropies)
     total = -gain + agent.value_weight * value_loss - agent.entropy_weight * entropy
-    return total, jnp.stack([value_loss, entropy, jnp.mean(ratio != clipped)])
+    return total, jnp.stack([value_loss, entropy, average(ratio != clipped)])

@@ -242,12 +242,16 @@ class SAC(AbstractAgent):
         """Return the lowest and the highest possible value.
 
         The upper bound is `max(r, r / (1 − γ))` for the largest logged reward `r`. The lower bound
-        is `min(r, r / (1 − γ))` for the smallest logged reward minus the largest assumed penalty.
+        is `min(r, r / (1 − γ))` for the smallest logged reward minus the largest assumed penalty,
+        or the value of a step beyond the limit if that is lower.
         """
         low, high = view.reward_range
         lowest = low - _LARGEST_PENALTY * view.penalty_weight
         ahead = 1 - self.discount
-        return jnp.minimum(lowest, lowest / ahead), jnp.maximum(high, high / ahead)
+        least = jnp.minimum(lowest, lowest / ahead)
+        if view.limit is not None:
+            least = jnp.minimum(least, view.limit.value)
+        return least, jnp.maximum(high, high / ahead)
 
     def _draw(self, view: View, replay: ReplayBuffer, *, key: PRNGKeyArray) -> Draws:
         real_key, replay_key, noise_key = jax.random.split(key, 3)

@@ -72,7 +72,7 @@ def sweep(
     """
     from gelato.report.policy_table import as_text
     from gelato.sweep.run import run_sweep
-    from gelato.sweep.spec import FieldError, Source, Sweep, read_sweep
+    from gelato.sweep.spec import FieldError, SweepSource, Sweep, read_sweep
 
     options: dict[str, Any] = {
         "datasets": dataset,
@@ -90,7 +90,7 @@ def sweep(
         "settings": set,
     }
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    source = Source()
+    source = SweepSource()
     if spec is not None:
         if given:
             raise InputError(

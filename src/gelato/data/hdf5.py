@@ -64,9 +64,7 @@ def read_dataset(file: h5py.File, name: str, path: Path) -> np.ndarray:
         dataset = file[name]
         _refuse_other_files(dataset.id, what)
         stored = min(dataset.id.get_storage_size(), path.stat().st_size)
-        check_memory(
-            what, math.prod(dataset.shape) * dataset.dtype.itemsize, stored
-        )
+        check_memory(what, math.prod(dataset.shape) * dataset.dtype.itemsize, stored)
         return np.asarray(dataset[()])
     except (InputError, MemoryError):
         raise

@@ -66,14 +66,17 @@ def make_methods(sweep: Sweep, parts: Parts) -> list[Method]:
     for name in sweep.methods:
         with blame("methods", name):
             make_method(name, parts)
-    with blame("penalty_weights" if sweep.penalty is None else "penalty"):
-        return choose_methods(
-            tuple(sweep.methods),
-            parts,
-            sweep.penalty,
-            tuple(sweep.penalty_weights) or None,
-            tuple(sweep.real_fractions),
-        )
+    names, penalty = tuple(sweep.methods), sweep.penalty
+    weights = tuple(sweep.penalty_weights) or None
+    # Apply the options one after another, so that a refusal is blamed on the option that is new.
+    with blame("penalty"):
+        choose_methods(names, parts, penalty, None, ())
+    with blame("penalty_weights"):
+        choose_methods(names, parts, penalty, weights, ())
+    for fraction in sweep.real_fractions:
+        with blame("real_fractions", fraction):
+            choose_methods(names, parts, penalty, weights, (fraction,))
+    return choose_methods(names, parts, penalty, weights, tuple(sweep.real_fractions))
 
 
 def plan_dataset(sweep: Sweep, reference: str) -> list[SweepGroup]:

@@ -22,7 +22,7 @@ from gelato.runs.folder import InUseError
 from gelato.runs.loop import Row, watch_blocks
 from gelato.runs.records import device
 from gelato.sweep.groups import SweepGroup, make_methods, make_parts, plan_dataset
-from gelato.sweep.spec import FieldError, Source, Sweep, run_specification
+from gelato.sweep.spec import FieldError, Sweep, SweepSource, run_specification
 from gelato.training.method import group_methods
 from gelato.training.train import train
 
@@ -71,7 +71,7 @@ class Job(ABC):
 
     name: str
     sweep: Sweep
-    source: Source
+    source: SweepSource
     versions: dict[str, str] = field(default_factory=lambda: list_deciding_versions())
 
     @abstractmethod
@@ -191,7 +191,7 @@ def run_job(job: Job, report: Report) -> Outcome:
         with job.log.open("a", buffering=1) as file, redirect_stderr(file), redirect_stdout(file):
             outcome = _run(job, node, report)
     except OSError as error:
-        return Outcome(job.name, node, error=_describe(error))
+        return Outcome(job.name, node, error=describe_error(error))
     if job.keeps_log or outcome.error is None:
         return outcome
     return replace(outcome, log=job.log.read_text(errors="replace")[-_LOG_BYTES:])
@@ -210,10 +210,10 @@ def _run(job: Job, node: str, report: Report) -> Outcome:
         return Outcome(job.name, node, error=str(error), field=error)
     except Exception as error:
         traceback.print_exception(error)
-        return Outcome(job.name, node, error=_describe(error))
+        return Outcome(job.name, node, error=describe_error(error))
 
 
-def _describe(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return an error as one line."""
     if isinstance(error, InputError):
         return str(error)

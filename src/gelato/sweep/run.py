@@ -11,19 +11,21 @@ sweep/
 import shlex
 import shutil
 import sys
+import tarfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gelato.errors import InputError
 from gelato.progress import note, say
-from gelato.runs.files import hide_name, is_leftover
+from gelato.runs.files import has_locks, hide_name, is_leftover, remove_leftovers
 from gelato.runs.folder import Run, open_run
 from gelato.runs.records import Record
 from gelato.runs.sweeps import GROUPS, read_groups
 from gelato.sweep.cluster import RayWorkers
 from gelato.sweep.groups import SweepGroup, name_apart, read_group
-from gelato.sweep.jobs import GroupJob, Outcome, PlanJob, unpack_folder
-from gelato.sweep.spec import Source, Sweep
+from gelato.sweep.jobs import GroupJob, Outcome, PlanJob, describe_error, unpack_folder
+from gelato.sweep.spec import Sweep, SweepSource
 from gelato.sweep.table import LiveSweep
 from gelato.sweep.workers import AbstractWorkers, LocalWorker
 
@@ -36,7 +38,7 @@ def run_sweep(
     cores: int | None = None,
     gpus: float | None = None,
     scratch: Path | str | None = None,
-    source: Source | None = None,
+    source: SweepSource | None = None,
 ) -> list[Record]:
     """Run a sweep in a folder, or continue the sweep in that folder; return all records.
 
@@ -45,7 +47,7 @@ def run_sweep(
     each group; part of a GPU, such as 0.25, lets groups share it. `scratch` is a folder on every
     node's own disk: groups run there and are copied to the run folder when they are finished.
     """
-    source = source or Source()
+    source = source or SweepSource()
     folder = Path(run).absolute()
     _check_resources(cores, gpus, address, scratch)
     workers: AbstractWorkers = LocalWorker(cores)
@@ -75,7 +77,7 @@ def _check_resources(
         raise InputError(f"--{name} needs a Ray cluster; add --address")
 
 
-def _plan(sweep: Sweep, source: Source, workers: AbstractWorkers) -> list[SweepGroup]:
+def _plan(sweep: Sweep, source: SweepSource, workers: AbstractWorkers) -> list[SweepGroup]:
     """Load or make every dataset, and list the groups that train on them."""
     jobs = [PlanJob(reference, sweep, source) for reference in sweep.datasets]
     found: dict[str, list[SweepGroup]] = {}
@@ -99,7 +101,7 @@ class _Running:
         self,
         folder: Run,
         sweep: Sweep,
-        source: Source,
+        source: SweepSource,
         groups: Sequence[SweepGroup],
         workers: AbstractWorkers,
         scratch: Path | None,
@@ -113,9 +115,7 @@ class _Running:
         """Run all groups that are not finished, and write the records of all that are."""
         groups = self.folder.folder / "groups"
         groups.mkdir(exist_ok=True)
-        for entry in groups.iterdir():
-            if is_leftover(entry.name):
-                shutil.rmtree(entry)
+        _remove_partial(groups)
         for group in self.groups:
             self._read_finished(group)
         self._write_records()
@@ -170,14 +170,14 @@ class _Running:
                     _place_folder(outcome.value, folder)
                 self._read_finished(group)
                 self._write_records()
-            except InputError as problem:
-                error = str(problem)
-        else:
-            log = folder.parent / f"{folder.name}.log"
-            with log.open("a") as file:
-                file.write(f"{outcome.log}failed on {outcome.node or 'a node'}: {error}\n")
+            except (InputError, OSError, tarfile.TarError) as problem:
+                error = describe_error(problem)
         if error is not None:
             self.failed[group.name] = error
+            log = folder.parent / f"{folder.name}.log"
+            # The table shows the error too, so the sweep goes on without the log.
+            with suppress(OSError), log.open("a") as file:
+                file.write(f"{outcome.log}failed on {outcome.node or 'a node'}: {error}\n")
         return Outcome(outcome.job, outcome.node, error=error)
 
     def _read_finished(self, group: SweepGroup) -> None:
@@ -228,10 +228,29 @@ def describe_command() -> str:
 
 def _place_folder(packed: bytes, folder: Path) -> None:
     """Unpack a group's folder under a hidden name and rename it, so that it is whole or absent."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputError(f"{folder}: is a file or a link, not the folder of a group; remove it")
     partial = folder.with_name(hide_name())
-    partial.mkdir()
-    unpack_folder(packed, partial)
-    if folder.exists():
-        # An unfinished run of this group, from before it ran on the node's own disk.
-        shutil.rmtree(folder)
-    partial.replace(folder)
+    try:
+        partial.mkdir()
+        unpack_folder(packed, partial)
+        if folder.exists():
+            # An unfinished run of this group, from before it ran on the node's own disk.
+            shutil.rmtree(folder)
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_partial(groups: Path) -> None:
+    """Remove what killed sweeps left behind.
+
+    The sweep holds the lock of its folder. So a folder with a hidden name has no other owner, if
+    locks work there.
+    """
+    remove_leftovers(groups)
+    if not has_locks(groups):
+        return
+    for entry in groups.iterdir():
+        if is_leftover(entry.name) and entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)

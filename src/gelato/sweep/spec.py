@@ -164,7 +164,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Source:
+class SweepSource:
     """Where a sweep is written, for error messages: a file, or options of the command line."""
 
     path: Path | None = None
@@ -174,7 +174,9 @@ class Source:
         """Return the error with the line and the field, or the option, that caused it."""
         if self.path is None:
             option = _OPTIONS.get(error.field, error.field).replace("_", "-")
-            return InputError(f"--{option}: {error.message}")
+            # The message about a setting starts with `--set NAME=VALUE`.
+            named = error.message.startswith(f"--{option} ")
+            return InputError(error.message if named else f"--{option}: {error.message}")
         line = _find_line(self.text, error.field, error.entry)
         where = f"{self.path}" if line is None else f"{self.path}, line {line}"
         return InputError(f"{where}, {error.field}: {error.message}")
@@ -190,7 +192,7 @@ _OPTIONS = {
 }
 
 
-def read_sweep(path: Path) -> tuple[Sweep, Source]:
+def read_sweep(path: Path) -> tuple[Sweep, SweepSource]:
     """Run a specification and return its sweep. Mistakes are reported with line and field."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a Python file that defines `{_NAME}`")
@@ -198,7 +200,7 @@ def read_sweep(path: Path) -> tuple[Sweep, Source]:
         text = path.read_text()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not a Python file ({first_line(error)})") from error
-    source = Source(path.absolute(), text)
+    source = SweepSource(path.absolute(), text)
     found = run_specification(source).get(_NAME)
     if not isinstance(found, Sweep):
         what = "is not defined" if found is None else f"is {found!r}"
@@ -206,7 +208,7 @@ def read_sweep(path: Path) -> tuple[Sweep, Source]:
     return found, source
 
 
-def run_specification(source: Source) -> dict[str, Any]:
+def run_specification(source: SweepSource) -> dict[str, Any]:
     """Execute the text of a specification, which may register methods; return its names."""
     path = str(source.path)
     # The specification may import modules that lie next to it.
@@ -225,7 +227,7 @@ def run_specification(source: Source) -> dict[str, Any]:
     return names
 
 
-def _explain(source: Source, error: Exception) -> InputError:
+def _explain(source: SweepSource, error: Exception) -> InputError:
     """Say which line of a specification caused an error."""
     lines = [
         frame.lineno

@@ -55,10 +55,11 @@ class Population(eqx.Module):
         """
 
         def call(
-            of_seed: PyTree, seed: Int[Array, ""], of_variant: PyTree, arguments: PyTree
+            of_seed: PyTree, seed: Int[Array, ""], of_variant: PyTree, of_policy: PyTree
         ) -> Result:
             dynamics, logged, starts = of_seed
             weight, fraction = of_variant
+            limit, arguments = of_policy
             view = View(
                 dynamics,
                 logged,
@@ -67,6 +68,7 @@ class Population(eqx.Module):
                 fraction,
                 self.reward_range,
                 self.action_space,
+                limit,
             )
             return function(view, jax.random.key(seed), *arguments)
 
@@ -77,7 +79,7 @@ class Population(eqx.Module):
             (self.dynamics, self.logged, self.starts),
             self.seeds,
             (self.weights, self.real_fractions),
-            arguments,
+            (self.limit, arguments),
         )
 
 

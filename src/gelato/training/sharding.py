@@ -21,6 +21,7 @@ from gelato.devices import (
 )
 from gelato.training.program import Measured, Population, update_policies, value_policies
 
+# How every array of a population is divided.
 _SPECS: dict[str, PartitionSpec] = {
     "dynamics": BY_SEED,
     "logged": BY_SEED,
@@ -31,6 +32,7 @@ _SPECS: dict[str, PartitionSpec] = {
     "real_fractions": BY_VARIANT,
     "reward_range": EVERYWHERE,
     "seeds": BY_SEED,
+    "limit": BY_POLICY,
 }
 
 
