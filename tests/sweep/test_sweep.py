@@ -22,7 +22,7 @@ from gelato.runs.sweeps import expand_sweeps
 from gelato.sweep import run as sweep_run
 from gelato.sweep import run_sweep
 from gelato.sweep.jobs import Outcome, Progress, compare_versions, pack_folder, unpack_folder
-from gelato.sweep.spec import SweepSource, Sweep, read_sweep
+from gelato.sweep.spec import Sweep, SweepSource, read_sweep
 from gelato.sweep.table import LiveSweep
 from gelato.sweep.workers import LocalWorker
 from gelato.training.policies import trained_policies

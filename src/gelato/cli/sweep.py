@@ -72,7 +72,7 @@ def sweep(
     """
     from gelato.report.policy_table import as_text
     from gelato.sweep.run import run_sweep
-    from gelato.sweep.spec import FieldError, SweepSource, Sweep, read_sweep
+    from gelato.sweep.spec import FieldError, Sweep, SweepSource, read_sweep
 
     options: dict[str, Any] = {
         "datasets": dataset,
