@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests: Minari stores of their own, and recorded files if present."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,21 @@ _LONG = ("test_readme.py", "test_train.py", "test_driving.py", "test_fit.py", "t
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run long files first."""
     items.sort(key=lambda item: item.path.name not in _LONG)
+
+
+# A process may have 65,530 memory maps, and XLA crashes when it gets no more. Each compiled program
+# has several.
+_MOST_MAPS = 20_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs() -> Iterator[None]:
+    """Drop compiled programs after a file of tests if the process has many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_text().count("\n") > _MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 REALDATA = Path(__file__).parents[2] / "shared" / "realdata"
