@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Key, PRNGKeyArray
 
 from gelato.data.spaces import ActionSpace, Discrete, to_gymnasium
 from gelato.errors import InputError
@@ -92,13 +92,13 @@ class PessimisticVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
 
 @eqx.filter_jit
-def _reset(mdp: PessimisticMDP, keys: PRNGKeyArray) -> State:
+def _reset(mdp: PessimisticMDP, keys: Key[Array, " envs"]) -> State:
     return jax.vmap(lambda key: mdp.reset(key=key))(keys)
 
 
 @eqx.filter_jit
 def _step(
-    mdp: PessimisticMDP, state: State, actions: Array, keys: PRNGKeyArray
+    mdp: PessimisticMDP, state: State, actions: Array, keys: Key[Array, " envs"]
 ) -> tuple[Step, State]:
     """Take one step of every episode; return it and the next states."""
 
