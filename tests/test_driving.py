@@ -108,8 +108,9 @@ def test_a_driver_can_be_watched(finished: Path, tmp_path: Path, capsys) -> None
     ]
 
 
-def test_copied_simulators_tell_what_other_actions_would_have_led_to() -> None:
-    held_out, uniform, random = make_copied_shifts(find_task("gelato/Roundabout-v0"), 12)
+def test_copied_simulators_tell_what_other_actions_would_have_led_to(finished: Path) -> None:
+    _, log = load_model(finished).parts
+    held_out, uniform, random = make_copied_shifts(find_task("gelato/Roundabout-v0"), 12, log)
     assert [shift.name for shift in (held_out, uniform, random)] == [
         "held-out",
         "uniform",
