@@ -162,8 +162,8 @@ def _add_prediction(graph: OnnxGraph, model: LatentModel, e: str) -> tuple[str, 
     """
     several = isinstance(model.forward, Mixture)
     forward = model.forward.members if isinstance(model.forward, Mixture) else model.forward
-    first = graph.constant(np.array([0]))
-    e = graph.add("Unsqueeze", e, first) if several else e
+    if several:
+        e = graph.add("Unsqueeze", e, graph.constant(np.array([0])))
     x = graph.slice(_add_network(graph, forward.network.network, e), 0, model.latent_size, axis=-1)
     if forward.residual:
         x = graph.add("Add", x, graph.slice(e, 0, model.latent_size, axis=-1))
