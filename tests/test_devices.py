@@ -32,12 +32,14 @@ def runs(tmp_path_factory) -> dict[int, tuple[Path, dict]]:
         return {n: (folder / f"{n}", run_on(n, log, folder / f"{n}")) for n in (1, 8)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_eight_devices_equal_one_up_to_rounding(runs, part):
     difference = measure_difference(runs[1][0] / f"{part}.npz", runs[8][0] / f"{part}.npz")
     assert difference < TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_records_agree(runs):
     one, eight = (Run(runs[count][0]).read_records() for count in (1, 8))
     assert len(one) == len(eight) == 32
@@ -46,6 +48,7 @@ def test_the_records_agree(runs):
         assert {**first, **second}.keys() == first.keys()
 
 
+@pytest.mark.slow
 def test_eight_devices_run_eight_parts_that_exchange_nothing(runs):
     _, found = runs[8]
     assert found["devices"] == 8 and found["partitions"] == [8, 8]
@@ -64,7 +67,7 @@ def test_devices_that_do_not_divide_the_work_are_named(capsys):
     four = jax.devices() * 4
     mesh = make_mesh(5, (1, 3), four)
     assert mesh.shape == {"variants": 3, "seeds": 1}
-    assert "using 3 of 4 devices: 5 seeds" in capsys.readouterr().err
+    assert "using 3 of 4 devices, because 5 seeds" in capsys.readouterr().err
     assert make_mesh(6, (1, 2), four).shape == {"variants": 2, "seeds": 2}
     assert capsys.readouterr().err == ""
 

@@ -30,6 +30,7 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_PENALTIES", dict(registry._PENALTIES))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean_registry")
 def test_a_registered_penalty_a_function_and_a_value_are_trained_with_in_both_spaces(
     shared_store: Path, tmp_path: Path

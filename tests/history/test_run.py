@@ -88,6 +88,7 @@ def test_the_instrument_judges_windows_with_the_simulator(run: Path) -> None:
     assert {each.shift for each in report.judged} >= {"held-out", "uniform", "random", "imagined"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["", ",history=3"])
 def test_the_instrument_sets_the_simulator_to_the_hidden_state(
     options: str, tmp_path: Path

@@ -180,6 +180,7 @@ def test_normalised_layers_ignore_the_scale_of_their_input() -> None:
 CONFIG = replace(TINY, forwards=FORWARDS, forward_norm=True, updates=800, variance_updates=200)
 
 
+@pytest.mark.slow
 def test_a_fit_trains_every_member_and_is_read_back(tmp_path: Path) -> None:
     dataset = linear_gaussian()
     fitted = fit_model(dataset, tmp_path / "run", config=CONFIG)

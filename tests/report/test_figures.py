@@ -79,6 +79,7 @@ def test_a_figure_is_the_same_each_time(runs, tmp_path, name, run, more):
     assert (tmp_path / "a.png").stat().st_size > 10_000 and len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_a_figure_can_be_a_pdf(runs, tmp_path):
     figure("curve", runs / "plane", tmp_path / "a.pdf")
     assert (tmp_path / "a.pdf").read_bytes()[:4] == b"%PDF"

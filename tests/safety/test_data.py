@@ -219,6 +219,7 @@ def test_only_our_own_leftovers_are_removed_from_a_store(store: Path) -> None:
 
 
 # 10. Other tracebacks.
+@pytest.mark.slow
 def test_every_damaged_byte_of_an_hdf5_file_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log.hdf5"
     with h5py.File(path, "w") as file:

@@ -78,6 +78,7 @@ def test_episodes_without_a_name_are_one_line(tmp_path: Path, texts: list[str | 
         gelato.load(f"parquet:{path}")
 
 
+@pytest.mark.slow
 def test_a_text_that_is_stored_once_is_not_repeated_in_memory(tmp_path: Path) -> None:
     """This file of 2 MB needed 2 GB."""
     names = pa.array(["x" * 2_000_000] * 1_000)

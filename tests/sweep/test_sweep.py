@@ -153,6 +153,7 @@ def test_ctrl_c_stores_a_checkpoint(place: Path, tmp_path):
     assert len(Run(group).checkpoints) == 1
 
 
+@pytest.mark.slow
 def test_a_failed_group_keeps_its_log_and_the_others_run(place: Path, tmp_path, monkeypatch):
     """The first group cannot write its folder; the log says why, and a repeat runs it."""
     sweep, source = read_sweep(place / "spec.py")
