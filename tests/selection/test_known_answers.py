@@ -92,7 +92,7 @@ def test_estimates_of_the_chain_are_close_and_their_intervals_cover_the_truth(
 @pytest.mark.parametrize("make", [make_chain, make_linear])
 def test_intervals_cover_the_truth_over_many_logs(make) -> None:
     system = make()
-    for score in score_answers(system, answer(system, 20, 100)):
+    for score in score_answers(system, answer(system, 12, 100)):
         if score["estimator"] in ("fqe", "cross-model", "doubly robust"):
             assert score["coverage"] >= 0.85, score
 
