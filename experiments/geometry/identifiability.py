@@ -291,7 +291,7 @@ def fit(
             )
         models = state.best_model
         if phase == MEANS:
-            models = set_support(models, data.choose_states(SUPPORT_ROWS))
+            models = set_support(models, data.choose_inputs(SUPPORT_ROWS))
     return jax.tree.map(lambda leaf: leaf[0], eqx.filter(models, eqx.is_array)), float(
         state.best_loss[0]
     )
