@@ -136,7 +136,7 @@ def test_a_killed_sweep_continues_and_has_the_same_policies(finished: Path, plac
 
 def test_ctrl_c_stores_a_checkpoint(place: Path, tmp_path):
     spec = write_spec(
-        tmp_path / "spec.py", [place / "one.npz"], methods=["bc"], updates=200_000, evaluations=0
+        tmp_path / "spec.py", [place / "one.npz"], methods=["bc"], updates=20_000_000, evaluations=0
     )
     command = make_command(spec, "--run", tmp_path / "run", "--cores", 1)
     process = subprocess.Popen(
