@@ -208,8 +208,6 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "below the estimate": "{below_the_estimate:.1%}",
             "converged": "{converged:.1%}",
             "10,000 points": "{seconds_matrix:,.0f} s",
-            "host memory": "{gib_host:.2f} GiB",
-            "device memory": "{gib_device:.2f} GiB",
         }
     ),
     "identifiability": _rows(
