@@ -141,6 +141,8 @@ def test_a_lasso_summarises_a_region(visit):
     assert {"mean return", "mean penalty U", "trusted"} <= set(facts)
     visit.page.get_by_role("button", name="Reset").click()
     assert region.inner_text() == ""
+    # A step outside of the lasso is drawn like all others again.
+    assert plot.evaluate("plot => plot._fullData[0].selectedpoints") is None
 
 
 def test_the_slider_shows_false_alarms_and_misses(visit):

@@ -9,11 +9,15 @@ import pytest
 from gelato.data.columns import make_dataset
 from gelato.report.page.collect.commands import flatten
 from gelato.report.page.collect.data import collect_data, find_suspicious_columns
-from gelato.report.page.collect.map import find_weak_regions
 from gelato.report.page.collect.plane import find_plane
 from gelato.report.page.collect.policies import average_seeds, correlate
 from gelato.report.page.collect.run import list_differences
-from gelato.report.page.records import Comparison, Interval, to_plain
+from gelato.report.page.collect.weak_spots import (
+    describe_paths,
+    describe_states,
+    find_weak_regions,
+)
+from gelato.report.page.records import Comparison, Interval, PathsSection, to_plain
 from gelato.report.page.render.html import Html, element, embed_json
 from gelato.report.page.render.learned import describe_learning
 from gelato.report.page.render.numbers import write_number, write_share
@@ -103,7 +107,7 @@ def test_the_page_says_what_was_learned_and_which_policy_it_is_about():
         "in this model, 6 policies.",
         "On logged episodes that it never saw, the model predicts the change of the state in one "
         "step with R² 0.93 (1 is perfect, 0 is useless).",
-        "gelato select compared the policies by the log alone and chose gelato λ=3, seed 1.",
+        "gelato select ranked the policies by the log alone and chose gelato λ=3, seed 1.",
     )
     unranked = replace(example, verdict=replace(example.verdict, estimate=None))
     assert describe_learning(unranked)[-1].startswith("No policy is selected yet.")
@@ -182,6 +186,38 @@ def test_a_weak_region_is_found_where_trust_is_low():
     (region,) = find_weak_regions(states, states[:, 1] < 0.8, ["x", "y", "z"])
     assert region[0] == "y" and region[1] > 0.7 and region[3] < 0.1
     assert find_weak_regions(states, np.ones(len(states), bool), ["x", "y", "z"]) == []
+
+
+def test_the_states_of_a_small_world_that_lack_trust_are_named():
+    cells = np.array([[x, y] for x in range(3) for y in range(3)] * 4, np.float32)
+    trusted = ~((cells[:, 0] == 2) & (cells[:, 1] == 1))
+    (text,) = describe_states(cells, trusted, ["row", "column"], "the action")
+    assert text == (
+        "In 1 of 9 logged states, the action is mostly not trusted, for example at row 2, column 1."
+    )
+    assert describe_states(cells, np.ones(36, bool), ["row", "column"], "the action") == []
+
+
+def test_the_column_in_which_untrusted_states_differ_is_named():
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(3000, 6)).astype(np.float32)
+    # Too few in every fifth of the column to be a region of its own.
+    trusted = (states[:, 2] < 0.5) | (rng.uniform(size=3000) < 0.93)
+    (text,) = describe_states(states, trusted, list("abcdef"), "the action")
+    assert text.startswith("The states in which the action is not trusted have a large c:")
+
+
+def test_the_place_where_all_paths_lose_trust_is_named():
+    place = np.array([0.25, -1.0])
+    path = {"first_outside": 5, "first_place": place, "trusted_share": 0.98}
+    paths = PathsSection("Maze-v0", (path, {**path, "first_outside": 7}), ("x", "y"))
+    (text,) = describe_paths(paths, 0.05)
+    assert text == (
+        "In 2 of 2 episodes in Maze-v0, the policy takes a step that is not trusted, first at "
+        "steps 5 to 7, always at x 0.25, y -1."
+    )
+    other = {**path, "first_place": -place}
+    assert describe_paths(PathsSection("Maze-v0", (path, other), ("x", "y")), 0.05) == []
 
 
 def test_rounding_errors_are_no_region():

@@ -263,7 +263,7 @@ def test_the_rows_of_the_parts_are_those_of_the_split(fitted):
 def test_the_commands_of_the_page_make_the_same_run_again(cloned, tmp_path):
     command = write_commands(open_source(cloned))[0]
     again = tmp_path / "again"
-    main(shlex.split(command.replace(str(cloned), str(again)))[1:])
+    main(shlex.split(command.replace(f"{cloned}-again", str(again)))[1:])
     described = [json.loads((run / "run.json").read_text()) for run in (cloned, again)]
     assert described[0] == described[1]
     assert "--set" in command and "cloning.batch_size=8" in command
@@ -274,7 +274,7 @@ def test_the_commands_of_a_model_have_its_settings_and_quote_names(fitted):
     words = shlex.split(fit)
     assert words[:3] == ["gelato", "model", "fit"]
     assert words[words.index("--latent-size") + 1] == "2"
-    assert shlex.split(report) == ["gelato", "report", str(fitted)]
+    assert shlex.split(report) == ["gelato", "report", f"{fitted}-again"]
 
 
 class Receiver(Logger):
@@ -358,10 +358,10 @@ def test_the_advice_depends_on_the_model_only_if_the_policy_is_better(cloned, tm
     better = open_source(decide(cloned, tmp_path / "better"))
     worse = open_source(decide(cloned, tmp_path / "worse", "do not deploy"))
     for model in (None, make_model()):
-        verdict = collect_verdict(better, None, None, None, model)
+        verdict = collect_verdict(better, None, None, None, model, None)
         assert verdict.advice.startswith("Worth a supervised test.") and len(verdict.reasons) == 1
-    assert "model is poor" in collect_verdict(better, None, None, None, poor).advice
-    verdict = collect_verdict(worse, None, None, None, poor)
+    assert "model is poor" in collect_verdict(better, None, None, None, poor, None).advice
+    verdict = collect_verdict(worse, None, None, None, poor, None)
     assert verdict.advice == "Do not deploy. Keep the present policy."
     assert "the model is poor" in verdict.reasons[-1]
 
@@ -370,7 +370,7 @@ def test_the_commands_of_the_verdict_quote_the_folder(cloned, fitted, tmp_path):
     for run, words in ((cloned, "gelato select"), (fitted, "--model")):
         folder = tmp_path / "my runs" / run.name
         shutil.copytree(run, folder)
-        (missing,) = collect_verdict(open_source(folder), None, None, None, None).missing
+        (missing,) = collect_verdict(open_source(folder), None, None, None, None, None).missing
         assert f"`{words} '{folder}'`" in missing
 
 

@@ -127,6 +127,7 @@ class PathsSection:
 
     environment: str
     paths: tuple[dict[str, Any], ...]
+    state_names: tuple[str, ...] = ()
     comparable: bool = True
     """Whether they are about as long as the logged episodes, so that returns can be compared."""
 

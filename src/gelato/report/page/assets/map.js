@@ -1,5 +1,5 @@
 // The map: its points, the panel next to it, and the lasso.
-const state = { point: null, overlay: false, region: null };
+const state = { point: null, overlay: false, region: null, here: new Map() };
 const viewOf = (plot) => {
   const columns = chosen(plot, "map-view") === "columns";
   return { columns, x: Number(chosen(plot, "map-x") || 0), y: Number(chosen(plot, "map-y") || 0) };
@@ -23,6 +23,26 @@ const findPlaces = (order, rows) => {
   return order.map((row, at) => (wanted.has(row) ? at : -1)).filter((at) => at >= 0);
 };
 
+// In a grid world many steps share a place: keep the one with the largest value, and count all.
+function mergePlaces(sorted, [xs, ys]) {
+  const places = new Map();
+  for (const row of sorted) {
+    const key = `${xs[row]},${ys[row]}`;
+    if (!places.has(key)) places.set(key, []);
+    places.get(key).push(row);
+  }
+  if (places.size >= 600 || places.size === sorted.length)
+    return { order: sorted, here: new Map(), isGrid: places.size < 600 };
+  const here = new Map();
+  for (const rows of places.values()) here.set(rows.at(-1), rows);
+  return { order: sorted.filter((row) => here.has(row)), here, isGrid: true };
+}
+
+const describePlace = (rows, trusted) =>
+  rows
+    ? `<br>${rows.filter((row) => trusted[row]).length} of ${rows.length} steps here are trusted`
+    : "";
+
 function drawMap(plot, run) {
   const { map } = run;
   const { points } = map;
@@ -35,12 +55,13 @@ function drawMap(plot, run) {
     ? judged.map((value) => value !== null && value <= map.limit)
     : points.x.map(() => true);
   // Large values come last, so that no other point hides them.
-  const order = points.x.map((_, row) => row).sort((a, b) => values[a] - values[b] || a - b);
+  const sorted = points.x.map((_, row) => row).sort((a, b) => values[a] - values[b] || a - b);
+  const { order, here, isGrid } = mergePlaces(sorted, place(points, view));
+  state.here = here;
   const pick = (list) => order.map((row) => list[row]);
   const [x, y] = place(points, view).map(pick);
   const title = control(plot, "map-colour").selectedOptions[0].textContent;
-  // In a grid world many steps share a place.
-  const size = new Set(x.map((value, index) => `${value},${y[index]}`)).size < 600 ? 8 : 5.5;
+  const size = isGrid ? 8 : 5.5;
   const skewed = ["penalty", "policy_penalty", "error"].includes(name);
   const traces = [
     {
@@ -48,7 +69,13 @@ function drawMap(plot, run) {
       y,
       mode: "markers",
       name: "steps of the log",
-      customdata: order.map((row) => [points.episode[row], points.step[row], values[row], row]),
+      customdata: order.map((row) => [
+        points.episode[row],
+        points.step[row],
+        values[row],
+        row,
+        describePlace(here.get(row), trusted),
+      ]),
       marker: {
         color: pick(values),
         colorscale: colorScale(),
@@ -66,7 +93,7 @@ function drawMap(plot, run) {
         },
       },
       hovertemplate:
-        "episode %{customdata[0]}, step %{customdata[1]}<br>%{customdata[2]:.4g}<extra></extra>",
+        "episode %{customdata[0]}, step %{customdata[1]}<br>%{customdata[2]:.4g}%{customdata[4]}<extra></extra>",
       selected: { marker: { opacity: 1 } },
       unselected: { marker: { opacity: 0.12 } },
       selectedpoints: state.region && findPlaces(order, state.region),
@@ -280,10 +307,12 @@ function prepareMap(plot, run) {
   });
   plot.on("plotly_selected", (event) => {
     if (!event) return;
+    const drawn = event.points.filter((point) => point.curveNumber === 0);
+    const rows = drawn.map((point) => point.customdata[3]);
     showRegion(
       plot,
       run,
-      event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata[3]),
+      rows.flatMap((row) => state.here.get(row) || [row]),
     );
   });
   plot.addEventListener("keydown", (event) => {
@@ -308,13 +337,17 @@ function prepareMap(plot, run) {
   });
   control(plot, "map-reset").addEventListener("click", () => {
     state.point = null;
+    lasso.setAttribute("aria-pressed", "false");
+    delete plot.dataset.lasso;
     showRegion(plot, run, null);
     const [x, y] = place(run.map.points, viewOf(plot));
-    Plotly.relayout(plot, {
-      "xaxis.range": findMapRange(x),
-      "yaxis.range": findMapRange(y),
-      selections: [],
-    });
+    // Plotly keeps a selection of its own, which redrawing does not change.
+    Plotly.update(
+      plot,
+      { selectedpoints: [null] },
+      { "xaxis.range": findMapRange(x), "yaxis.range": findMapRange(y), selections: [] },
+      [0],
+    );
   });
   for (const button of document.querySelectorAll("[data-point]")) {
     button.addEventListener("click", () => showPoint(plot, run, Number(button.dataset.point)));

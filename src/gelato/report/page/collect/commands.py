@@ -18,9 +18,12 @@ _MODEL_OPTIONS = ("latent_size", "decoders", "batch_size", "updates", "variance_
 
 
 def write_commands(source: Source) -> list[str]:
-    """Write the commands for a shell, with every setting that differs from the preset."""
-    train = _write_training(source) if source.is_training else _write_fit(source)
-    folder = str(source.folder)
+    """Write the commands for a shell, with every setting that differs from the preset.
+
+    They use a new folder, because a finished run is not trained again.
+    """
+    folder = f"{source.folder}-again"
+    train = _write_training(source, folder) if source.is_training else _write_fit(source, folder)
     commands = [train, ["gelato", "report", folder]]
     if source.is_training:
         commands.insert(1, ["gelato", "select", folder])
@@ -33,11 +36,11 @@ def find_unnamed(source: Source) -> list[str]:
     return [name for name in dict.fromkeys(families) if name not in list_methods()]
 
 
-def _write_training(source: Source) -> list[str]:
+def _write_training(source: Source, folder: str) -> list[str]:
     described = source.description
     methods = described["methods"]
     families = list(dict.fromkeys(find_family(method["name"]) for method in methods))
-    words = ["gelato", "train", described["data"]["reference"], "--run", str(source.folder)]
+    words = ["gelato", "train", described["data"]["reference"], "--run", folder]
     words += ["--method", *families, *_write_seeds(described["seeds"])]
     if described["model"] is not None:
         words += ["--model", described["model"]]
@@ -122,10 +125,10 @@ def _list_unwritten(settings: Any, name: str) -> dict[str, str]:
     return found
 
 
-def _write_fit(source: Source) -> list[str]:
+def _write_fit(source: Source, folder: str) -> list[str]:
     described, config = source.description, source.description["config"]
     words = ["gelato", "model", "fit", described["data"]["reference"]]
-    words += ["--run", str(source.folder), *_write_seeds(described["seeds"])]
+    words += ["--run", folder, *_write_seeds(described["seeds"])]
     options: Sequence[str] = _MODEL_OPTIONS
     if source.dataset is not None:
         changed = {}

@@ -91,6 +91,8 @@ def _describe(
     limits: tuple[float, float] | None = None,
 ) -> Column:
     low, high = limits or (float(values.min()), float(values.max()))
+    # A column with few different values, as in a grid world, has as many parts.
+    bins = min(bins, max(2, len(np.unique(values))))
     counts, _ = np.histogram(values, bins=bins, range=(low, high) if high > low else None)
     covered = float((counts > 0).mean()) if high > low else 1.0
     return Column(

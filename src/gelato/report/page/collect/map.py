@@ -1,8 +1,6 @@
 """The map: sampled steps of the data in the plane, with their neighbours and their trust."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,8 +26,6 @@ from gelato.uncertainty.trust import Trust
 MOST_POINTS = 4_000
 _MOST_NEW_POINTS = 2_000
 _NEIGHBOURS, _SHORTLIST = 5, 16
-# A region is at least this share of its column's range.
-_NARROW = 1e-6
 
 
 @dataclass(frozen=True)
@@ -224,34 +220,3 @@ def _describe_new_log(
     if source.trust is not None:
         points |= _judge(source.trust, predicted)
     return points
-
-
-def find_weak_regions(
-    states: Float[np.ndarray, "n state"],
-    trusted: np.ndarray,
-    names: Sequence[str],
-    most: int = 3,
-) -> list[tuple[str, float, float, float]]:
-    """Find the fifths of a state column where trust is lowest, at most one for each column.
-
-    Returns the column, its lower and upper bound there, and the share of trusted steps; only
-    regions with a tenth less trust than all steps have.
-    """
-    found = []
-    for column in choose_shown_columns(states):
-        values = states[:, column]
-        edges = np.unique(np.quantile(values, np.linspace(0, 1, 6)))
-        for low, high in pairwise(edges):
-            inside = (values >= low) & (values <= high)
-            if high - low < _NARROW * np.ptp(values):
-                continue  # rounding errors, not a region
-            if inside.sum() < max(20, len(values) // 50):
-                continue
-            share = float(trusted[inside].mean())
-            if share < trusted.mean() - 0.1:
-                found.append((names[column], float(low), float(high), share))
-    found.sort(key=lambda region: region[3])
-    weakest: dict[str, tuple[str, float, float, float]] = {}
-    for region in found:
-        weakest.setdefault(region[0], region)
-    return list(weakest.values())[:most]

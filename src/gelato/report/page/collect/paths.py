@@ -55,7 +55,8 @@ def collect_paths(source: Source, points: MapPoints | None) -> PathsSection | No
             paths.append(_describe(source, points, walk, columns))
     longest = int(episode_lengths(fitted.dataset.transitions).max())
     comparable = max(path["length"] for path in paths) < _MUCH_LONGER * longest
-    return PathsSection(environment, tuple(paths), comparable)
+    names = tuple(points.names[column] for column in columns)
+    return PathsSection(environment, tuple(paths), names, comparable)
 
 
 def _count_episodes(environment: str) -> int:
@@ -123,6 +124,7 @@ def _describe(
         described["trusted_share"] = float(verdict.trusted.mean())
         outside = np.flatnonzero(~verdict.trusted)
         described["first_outside"] = int(outside[0]) if len(outside) else None
+        described["first_place"] = states[outside[0], columns] if len(outside) else None
         described["trusted"] = verdict.trusted[drawn].astype(int)
         described["penalty"] = verdict.penalty[drawn]
     return described

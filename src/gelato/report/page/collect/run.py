@@ -15,7 +15,13 @@ from gelato.report.page.collect.reproduce import collect_reproduction
 from gelato.report.page.collect.source import Source, open_source
 from gelato.report.page.collect.trust import collect_trust
 from gelato.report.page.collect.verdict import collect_verdict
-from gelato.report.page.records import Comparison, ModelSection, RunReport, TrustSection
+from gelato.report.page.records import (
+    Comparison,
+    ModelSection,
+    PathsSection,
+    RunReport,
+    TrustSection,
+)
 from gelato.report.references import shorten_reference
 from gelato.uncertainty.trust import check_spaces
 
@@ -32,11 +38,12 @@ def collect_run(
     points = collect_map(source, new_log)
     trust = collect_trust(source, points, new_log)
     model = collect_model(source)
+    paths = collect_paths(source, points)
     return replace(
-        _collect_summary(source, points, trust, model),
+        _collect_summary(source, points, trust, model, paths),
         model=model,
         map=None if points is None else points.section,
-        paths=collect_paths(source, points),
+        paths=paths,
         trust=trust,
     )
 
@@ -68,6 +75,7 @@ def _collect_summary(
     points: MapPoints | None = None,
     trust: TrustSection | None = None,
     model: ModelSection | None = None,
+    paths: PathsSection | None = None,
 ) -> RunReport:
     """Collect the sections that need no model: verdict, data, policies, and how to reproduce."""
     recorded = source.description["data"]
@@ -77,7 +85,7 @@ def _collect_summary(
         kind=source.description["kind"],
         dataset=shorten_reference(recorded["reference"]),
         environment=recorded["environment"],
-        verdict=collect_verdict(source, data, points, trust, model),
+        verdict=collect_verdict(source, data, points, trust, model, paths),
         data=data,
         policies=collect_policies(source),
         reproduce=collect_reproduction(source),

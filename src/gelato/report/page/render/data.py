@@ -92,7 +92,7 @@ def _lengths_figure(data: DataSection) -> Html:
         "lengths",
         "Lengths of the logged episodes",
         "Height is the number of episodes.",
-        "Rollouts of the policy are as long as the longest of these.",
+        "Returns are estimated over as many steps as the longest of these has.",
         f"Mean {write_number(summary['length_mean'])} steps, from {summary['length_min']} to "
         f"{summary['length_max']}.",
     )
@@ -120,6 +120,8 @@ def _columns_table(name: str, columns: Sequence[Column], total: int) -> Html:
     caption = f"{name}: distribution and range of each column"
     if total > len(columns):
         caption += f" (the {len(columns)} of {total:,} columns that vary most)"
-    caption += ". Covered: the share of equal parts of the range that hold data"
+    caption += (
+        ". Covered: the share of the parts that hold data if the range is cut into equal parts"
+    )
     heads = ("column", "distribution", "lowest", "median", "highest", "covered", "remark")
     return table(caption, heads, rows, class_="numbers")

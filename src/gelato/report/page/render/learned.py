@@ -21,7 +21,7 @@ def describe_learning(run: RunReport) -> tuple[str, ...]:
             sentences.append(f"No policy is selected yet. This page describes the first: {policy}.")
         else:
             source = "the log alone" if not verdict.real_episodes else "the log and real episodes"
-            sentences.append(f"gelato select compared the policies by {source} and chose {policy}.")
+            sentences.append(f"gelato select ranked the policies by {source} and chose {policy}.")
     return tuple(sentences)
 
 

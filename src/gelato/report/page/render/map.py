@@ -38,7 +38,7 @@ def _explain_sample(found: MapSection) -> str:
     if shown < found.total:
         text += (
             f"{shown:,} of {found.total:,} steps are shown, spread evenly over the log; "
-            "equal runs show equal points."
+            "the same run always shows the same points."
         )
     else:
         text += f"All {count_noun(shown, 'step')} are shown."
@@ -82,8 +82,8 @@ def _map_figure(run: RunReport, found: MapSection) -> Html:
         "map",
         "Map of the data",
         "Each point is a logged step. Circles are trusted, triangles are not. Lightness shows the "
-        "chosen number; the scale is on the right. A double click shows steps and paths that lie "
-        "outside of the picture.",
+        "chosen number; the scale is on the right. Where many steps share a place, the mark shows "
+        "the one with the largest number. Double click to zoom out to everything.",
         "Far from all points the model guesses; a policy that walks there is not safe.",
         _describe_in_words(found),
         *controls,

@@ -86,7 +86,7 @@ def _growth_figure(shown: Mapping[str, Any]) -> Html:
         "growth",
         "Error of rollouts",
         "Solid: the model. Dashed: predicting no change. Both in standard deviations.",
-        "Where the lines meet, the model knows nothing more.",
+        "Where the lines meet, the model is no better than predicting no change.",
         f"After {rollouts['horizon']} steps the model’s error is "
         f"{write_number(rollouts['rmse'][-1])}, that of no change "
         f"{write_number(rollouts['rmse_of_no_change'][-1])}.",

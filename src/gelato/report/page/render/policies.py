@@ -84,7 +84,7 @@ def render_curves(found: PolicySection, run: int = 0) -> Html:
         "Learning curves",
         "Lines are means over seeds, bands are 95% intervals; with one seed there is no band. "
         "With few seeds a band can reach beyond the figure. "
-        "Each method has its own line style and mark.",
+        "Each method has its own line style and mark. A method without a penalty has U 0.",
         meaning,
         f"{METRIC_NAMES.get(first, first)}: {'; '.join(numbers)}.",
         select_box("curve-metric", "Metric", options, run=run),
@@ -150,7 +150,7 @@ def _paths_table(paths: PathsSection) -> Html:
                 "never" if outside is None else f"step {outside}",
             )
         )
-    heads = ("path", "return", "steps", "end", "trusted steps", "first step outside")
+    heads = ("path", "return", "steps", "end", "trusted steps", "first step not trusted")
     caption = (
         f"Episodes of the policy in {paths.environment}. The map draws them if you tick "
         "“paths of the policy”."

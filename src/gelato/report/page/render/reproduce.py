@@ -35,7 +35,7 @@ def render_reproduction(run: RunReport) -> Html:
         ],
     )
     origin = found.problem or (
-        "The commands are written from the recorded settings. Use another folder, because a "
+        "The commands are written from the recorded settings. They use a new folder, because a "
         "finished run is not trained again."
     )
     note = paragraph(

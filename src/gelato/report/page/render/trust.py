@@ -106,7 +106,7 @@ def _threshold_figure(trust: TrustSection) -> Html:
         "threshold",
         "What a threshold on U costs",
         "Above the axis: known steps, held out from the fit. Hatched, below it: steps far from "
-        "the data. The line is the threshold.",
+        "the data. The line is the threshold, and the last bars hold all larger values.",
         "A good threshold has almost everything known on its left, and everything foreign on its "
         "right.",
         f"At the limit {write_number(trust.limit)}, {write_share(trust.false_alarms[place])} of "

@@ -93,7 +93,7 @@ def _render_tiles(run: RunReport) -> Html:
             tile(
                 "Steps outside the data",
                 write_share(verdict.outside_share),
-                "of the policy’s imagined steps: their U is larger than any in the data",
+                "of the policy’s imagined steps are less like the data than every logged step",
             )
         )
     if run.trust is not None and run.trust.policy is not None:
@@ -120,7 +120,7 @@ def _render_tiles(run: RunReport) -> Html:
             tile(
                 "Measured return",
                 write_number(verdict.true_return),
-                "in the simulator; it decided nothing",
+                "in the simulator, for information only" + _explain_other_lengths(run),
             )
         )
     return tiles(*shown) if shown else Html("")
@@ -174,6 +174,12 @@ def _explain_lengths(run: RunReport) -> str:
         f"The longest logged episode has {logged}, so the estimate looks no further ahead. The "
         f"measured return is that of up to {walked}: do not compare the two."
     )
+
+
+def _explain_other_lengths(run: RunReport) -> str:
+    if run.paths is None or run.paths.comparable:
+        return ""
+    return "; its episodes are longer than those of the log, so do not compare it"
 
 
 def _explain_run(run: RunReport) -> Html:

@@ -2,6 +2,8 @@
 
 from gelato.report.page.records import MEASURED, RunReport
 from gelato.report.page.render.html import Html, section, table
+from gelato.training.method import find_family
+from gelato.training.presets import list_methods
 
 _WORDS = {
     "return": "The sum of all rewards of an episode. Larger is better.",
@@ -11,8 +13,8 @@ _WORDS = {
     "model": "A network that predicts the next state and the reward. The policies were trained in "
     "it, so they are only as good as the model.",
     "latent space": "The model’s own description of a state, with few numbers. The map shows it.",
-    "penalty U": "How unlike the data a state and an action are: about 0 on typical data, about 1 "
-    "far outside of it. The model is less reliable where U is large.",
+    "penalty U": "How unlike the data a state and an action are: about 0 on typical data, and "
+    "larger the farther away. The model is less reliable where U is large.",
     "trusted": "U is at most the limit. The limit is set so that a stated share of the steps of a "
     "new episode, by default 95%, are trusted if they are like the data.",
     "guard": "The test of U that is exported with the policy. When it fails, a controller should "
@@ -48,9 +50,14 @@ _LEAD = "What the words on this page mean."
 
 
 def render_words(run: RunReport) -> Html:
-    """Write a table of words, with the estimators that this page names."""
+    """Write a table of words, with the methods and estimators that this page names."""
     rows = list(_WORDS.items())
     if run.policies is not None:
+        families = dict.fromkeys(find_family(each["method"]) for each in run.policies.policies)
+        methods = list_methods()
+        for name in families:
+            if name in methods and methods[name].help:
+                rows.append((name, f"The method: {methods[name].help}."))
         for name in dict.fromkeys([*run.policies.estimators, *run.policies.compared]):
             if name in _ESTIMATORS:
                 rows.append((name, _ESTIMATORS[name]))
