@@ -31,9 +31,12 @@ PLAN = {
     "several processes": (40, 3),
     "kill": (200, 0),
     "hostile by Hypothesis": (40, 2),
+    "clock": (40, 2),
 }
 _BATCH = 20
-_SLOW = ("train gelato", "train mopo", "train gelato (PPO)")
+# The kinds of trials that a report counts by command.
+_BY_CASE = ("data kill", "kill", "kill at a call", "signal", "full disk", "deleted folder")
+_BY_CASE += ("several processes", "clock")
 
 
 def _parse() -> argparse.Namespace:
@@ -98,61 +101,67 @@ def main() -> int:
     commands.make_fixed(options.work, train=set(named) != {commands.LOOP} and not options.short)
     data = [name for name in named if not commands.CASES[name].compiles]
     trainings = [name for name in named if commands.CASES[name].compiles]
-    # The other trainings take a hundred times as long to continue.
-    often = [name for name in named if name not in _SLOW] * 8 + [n for n in named if n in _SLOW]
-    fast = [name for name in named if name in (commands.LOOP, "data make", "data import")] or named
-    often_trained = [name for name in often if commands.CASES[name].compiles]
     disturb = {
         "data kill": (faults.kill, data),
-        "kill": (faults.kill, often_trained),
-        "kill at a call": (faults.kill_at_call, often_trained),
-        "signal": (faults.send_signal, often),
-        "full disk": (faults.fill_disk, often),
-        "deleted folder": (faults.delete_folder, often),
-        "several processes": (faults.run_several, fast),
+        "kill": (faults.kill, trainings),
+        "kill at a call": (faults.kill_at_call, trainings),
+        "signal": (faults.send_signal, named),
+        "full disk": (faults.fill_disk, named),
+        "deleted folder": (faults.delete_folder, named),
+        "several processes": (faults.run_several, named),
+        "clock": (faults.change_clock, named),
     }
-    skipped = 0
+    batches = _plan(journal, options)
+    if any(kind == "full disk" for kind, _ in batches) and not faults.can_mount(options.work):
+        print("full disk: skipped, this process may not mount a small disk")
+        batches = [(kind, numbers) for kind, numbers in batches if kind != "full disk"]
+    if any(kind == "corruption" for kind, _ in batches):
+        for name in trainings:
+            _prepare(bench, commands.CASES[name], damage)
+    while batches and time.monotonic() < deadline:
+        kind, numbers = batches.pop(0)
+        if kind == "hostile by Hypothesis":
+            _search(spawner, journal, options, numbers[0], hostile)
+            continue
+        if kind.startswith("hostile"):
+            _attack(spawner, journal, options, kind, numbers, hostile)
+            continue
+        rng = _draw(options.seed, kind, numbers[0])
+        started = time.monotonic()
+        if kind == "corruption":
+            verdict = damage.corrupt(bench, numbers[0], rng)
+        else:
+            make, names = disturb[kind]
+            if not names:
+                continue
+            case = commands.CASES[names[int(rng.integers(len(names)))]]
+            _prepare(bench, case, damage)
+            verdict = make(bench, case, rng)
+        seconds = round(time.monotonic() - started, 2)
+        label = {"case": verdict.case, "stage": verdict.stage, "fault": verdict.fault}
+        journal.add(kind=kind, number=numbers[0], **label, seconds=seconds)
+    spawner.close()
+    if batches:
+        left = sum(len(numbers) for _, numbers in batches)
+        print(f"{left:,} trials of the plan are left, because the time was over")
+    journal.add(kind="sitting", number=0, fault="", seconds=round(time.monotonic() - begun))
+    return _report(journal, options)
+
+
+def _plan(journal: Journal, options: argparse.Namespace) -> list[tuple[str, list[int]]]:
+    """List the missing trials in batches, of all kinds in turn: a sitting may be cut short."""
+    batches = []
     for kind, (full, short) in PLAN.items():
         if options.only and kind not in options.only:
             continue
         count = options.trials or (short if options.short else full)
-        missing = [n for n in range(count) if n not in journal.done(kind)]
-        if kind == "full disk" and not faults.can_mount(options.work):
-            print("full disk: skipped, this process may not mount a small disk")
-            continue
-        if kind == "corruption":
-            for name in trainings:
-                _prepare(bench, commands.CASES[name], damage)
-        while missing and time.monotonic() < deadline:
-            if kind == "hostile by Hypothesis":
-                number, missing = missing[0], missing[1:]
-                _search(spawner, journal, options, number, hostile)
-                continue
-            if kind.startswith("hostile"):
-                numbers, missing = missing[:_BATCH], missing[_BATCH:]
-                _attack(spawner, journal, options, kind, numbers, hostile)
-                continue
-            number, missing = missing[0], missing[1:]
-            rng = _draw(options.seed, kind, number)
-            started = time.monotonic()
-            if kind == "corruption":
-                verdict = damage.corrupt(bench, number, rng)
-            else:
-                make, names = disturb[kind]
-                if not names:
-                    break
-                case = commands.CASES[names[int(rng.integers(len(names)))]]
-                _prepare(bench, case, damage)
-                verdict = make(bench, case, rng)
-            seconds = round(time.monotonic() - started, 2)
-            label = {"case": verdict.case, "stage": verdict.stage, "fault": verdict.fault}
-            journal.add(kind=kind, number=number, **label, seconds=seconds)
-        skipped += len(missing)
-    spawner.close()
-    if skipped:
-        print(f"{skipped:,} trials of the plan are left, because the time was over")
-    journal.add(kind="sitting", number=0, fault="", seconds=round(time.monotonic() - begun))
-    return _report(journal, options)
+        done = journal.done(kind)
+        missing = [number for number in range(count) if number not in done]
+        size = _BATCH if kind.startswith("hostile") and not kind.endswith("Hypothesis") else 1
+        for start in range(0, len(missing), size):
+            numbers = missing[start : start + size]
+            batches.append((numbers[0] / count, kind, numbers))
+    return [(kind, numbers) for _, kind, numbers in sorted(batches)]
 
 
 def _prepare(bench: Any, case: Any, damage: Any) -> None:
@@ -216,29 +225,30 @@ def _search(spawner: Any, journal: Journal, options: Any, number: int, hostile: 
 
 def _report(journal: Journal, options: argparse.Namespace) -> int:
     """Print counts by kind and stage, and merge them into a file of records."""
+    from experiments.chaos import faults
     from gelato.runs.records import Record, merge_records
 
-    trials, faults = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    trials, found = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for trial in journal.trials:
         if trial["kind"] == "sitting":
             continue
         key = (trial["kind"], trial["stage"] or trial["case"])
-        if trial["kind"] in ("data kill", "kill", "kill at a call", "signal"):
-            key = (trial["kind"], f"{trial['case']}, {trial['stage']}")
-        if trial["stage"] == "ended before the kill":
+        if trial["stage"] == faults.NOT_DISTURBED:
             continue
+        if trial["kind"] in _BY_CASE:
+            key = (trial["kind"], f"{trial['case']}, {trial['stage']}")
         trials[key] += trial.get("files", 1)
-        faults[key] += bool(trial["fault"])
+        found[key] += bool(trial["fault"])
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
     records: list[Record] = []
     for (kind, where), count in sorted(trials.items()):
-        print(f"{kind:20} {where:45} {count:6,} trials {faults[kind, where]:4,} faults")
+        print(f"{kind:20} {where:45} {count:6,} trials {found[kind, where]:4,} faults")
         records.append(
             {
                 "kind": kind,
                 "where": where,
                 "trials": count,
-                "faults": faults[kind, where],
+                "faults": found[kind, where],
                 "seed": options.seed,
             }
         )
@@ -252,10 +262,10 @@ def _report(journal: Journal, options: argparse.Namespace) -> int:
             "seconds": round(seconds),
         }
     )
-    print(f"{sum(trials.values()):,} trials, {sum(faults.values()):,} faults")
+    print(f"{sum(trials.values()):,} trials, {sum(found.values()):,} faults")
     if options.results is not None:
         merge_records(options.results, records, keys=("kind", "where", "seed"))
-    return 1 if sum(faults.values()) else 0
+    return 1 if sum(found.values()) else 0
 
 
 if __name__ == "__main__":

@@ -39,10 +39,12 @@ BREAKS = (
     Break(
         "no atomic rename",
         (
-            (_FILES, "            yield partial\n", "            yield path\n"),
-            (_FILES, "            flush_file(partial)\n", ""),
-            (_FILES, "before_replace(partial)", "before_replace(path)"),
-            (_FILES, "            partial.replace(path)\n", ""),
+            (
+                _FILES,
+                "[stack.enter_context(_open_partial(path)) for path in paths]",
+                "list(paths)",
+            ),
+            (_FILES, "                flush_file(partial)\n", "                pass\n"),
         ),
         ("kill at a call", "full disk"),
         (LOOP,),

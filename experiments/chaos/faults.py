@@ -10,19 +10,23 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 from experiments.chaos import commands
-from experiments.chaos.commands import CASES, Case, compare, describe, run_case
+from experiments.chaos.commands import Case, compare, describe, run_case
 from experiments.chaos.processes import Spawner, run_and_die, run_together, watch_calls
 from gelato.runs.files import is_leftover
 
+# Most of a long training comes after its first checkpoint, so most disturbances do too.
 _LATE_SHARE = 0.9
-NOT_KILLED = "ended before the kill"
+_BLOCK = 4096
+NOT_DISTURBED = "ended before the disturbance"
 _AFTER, _BEFORE = "after the first checkpoint", "before the first checkpoint"
 
 
@@ -43,6 +47,8 @@ class Bench:
     spawner: Spawner
     references: dict[str, dict[str, object]] = field(default_factory=dict)
     snapshots: dict[str, list[Path]] = field(default_factory=dict)
+    calls: dict[str, list[bool]] = field(default_factory=dict)
+    """For every call of a case that changes files: whether a checkpoint was there before it."""
     notify: object = None
 
     def __post_init__(self) -> None:
@@ -68,10 +74,11 @@ class Bench:
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
         known: list[dict[str, object]] = []
-        self.snapshots[case.name] = []
+        self.snapshots[case.name], self.calls[case.name] = [], []
 
         def keep(_: str) -> None:
             self.notify = None
+            self.calls[case.name].append(has_progress(self.root))
             state = {
                 str(path): path.stat().st_size if path.is_file() else -1
                 for path in sorted(self.root.rglob("*"))
@@ -118,65 +125,83 @@ def has_progress(root: Path) -> bool:
     return any(next((root / "run").rglob(name), None) is not None for name in names)
 
 
-def choose(cases: list[str], rng: np.random.Generator) -> Case:
-    """Choose a case."""
-    return CASES[cases[int(rng.integers(len(cases)))]]
+def choose_late(late: Sequence[bool], rng: np.random.Generator) -> int:
+    """Choose a place in a list; most often one that is marked as late, if there is one."""
+    places = np.flatnonzero(late)
+    if len(places) == 0 or rng.random() >= _LATE_SHARE:
+        places = np.arange(len(late))
+    return int(rng.choice(places))
+
+
+def choose_snapshot(bench: Bench, case: Case, rng: np.random.Generator) -> Path:
+    """Choose a moment of a case and return its folder at that moment."""
+    copies = bench.snapshots[case.name]
+    return copies[choose_late([has_progress(copy) for copy in copies], rng)]
+
+
+def restore_snapshot(bench: Bench, case: Case, rng: np.random.Generator) -> str:
+    """Leave the folder of a case as it was at some moment; return its stage."""
+    shutil.rmtree(bench.root, ignore_errors=True)
+    shutil.copytree(choose_snapshot(bench, case, rng), bench.root, symlinks=True)
+    return bench.stage()
 
 
 def kill_at_call(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
     """Continue from the folder that a kill at one file-system call leaves."""
-    bench.prepare(case)
-    copies = bench.snapshots[case.name]
-    # Most of a long training comes after its first checkpoint.
-    late = [copy for copy in copies if has_progress(copy)]
-    if late and rng.random() < _LATE_SHARE:
-        copies = late
-    shutil.rmtree(bench.root, ignore_errors=True)
-    shutil.copytree(copies[int(rng.integers(len(copies)))], bench.root, symlinks=True)
-    if rng.random() < 0.1:
-        # A clock that was wrong, in either direction.
-        for path in bench.root.rglob("*"):
-            moment = 1.8e9 + rng.uniform(-3e8, 3e8)
-            os.utime(path, (moment, moment))
-    stage = bench.stage()
+    stage = restore_snapshot(bench, case, rng)
     return Verdict(case.name, stage, bench.verify(case))
+
+
+def change_clock(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
+    """Continue a killed command with a clock that jumps, from files with times of other years."""
+    stage = restore_snapshot(bench, case, rng)
+    for path in bench.root.rglob("*"):
+        moment = 1.8e9 + rng.uniform(-3e8, 3e8)
+        os.utime(path, (moment, moment))
+    now = time.time
+    jumps = rng.uniform(-3e8, 3e8, 1_000)
+    with mock.patch.object(time, "time", lambda: now() + float(rng.choice(jumps))):
+        return Verdict(case.name, stage, bench.verify(case))
 
 
 def kill(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
     """Kill a real process at a call, after a time or in the middle of a write, and continue."""
-    bench.prepare(case)
     bench.clear()
     how = ("call", "call", "call", "time", "size")[int(rng.integers(5))]
-    calls = len(bench.snapshots[case.name])
-    first = calls // 4 if case.compiles and rng.random() < _LATE_SHARE else 0
     when = {
-        "call": float(rng.integers(first, calls)),
+        "call": float(choose_late(bench.calls[case.name], rng)),
         "time": float(rng.uniform(1.0, 8.0) if case.compiles else rng.uniform(0.01, 0.3)),
         "size": float(rng.integers(1, 20_000)),
     }[how]
     status, _ = bench.spawner.call(run_and_die, case.name, bench.root, how, when)
-    stage = bench.stage() if os.WIFSIGNALED(status) else NOT_KILLED
+    stage = bench.stage() if os.WIFSIGNALED(status) else NOT_DISTURBED
     return Verdict(case.name, stage, bench.verify(case))
+
+
+def disturb_at_call(
+    bench: Bench, case: Case, rng: np.random.Generator, disturb: Callable[[], object]
+) -> tuple[commands.Outcome, str]:
+    """Run a case and disturb it at one of its calls; return how it ended, and the stage."""
+    bench.clear()
+    left, stage = choose_late(bench.calls[case.name], rng) + 1, _BEFORE
+
+    def count(_: str) -> None:
+        nonlocal left, stage
+        left -= 1
+        if left == 0:
+            bench.notify, stage = None, bench.stage()
+            disturb()
+
+    bench.notify = count
+    outcome = run_case(case, bench.root)
+    bench.notify = None
+    return outcome, stage
 
 
 def send_signal(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
     """Send SIGINT or SIGTERM at a random call, and repeat the command."""
-    bench.prepare(case)
-    bench.clear()
     number = (signal.SIGINT, signal.SIGTERM)[int(rng.integers(2))]
-    left = int(rng.integers(len(bench.snapshots[case.name])))
-
-    def send(_: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            bench.notify = None
-            os.kill(os.getpid(), number)
-
-    bench.notify = send
-    outcome = run_case(case, bench.root)
-    bench.notify = None
-    stage = bench.stage()
+    outcome, stage = disturb_at_call(bench, case, rng, lambda: os.kill(os.getpid(), number))
     if outcome.traceback or outcome.code not in (0, 128 + number):
         return Verdict(case.name, stage, f"code {outcome.code}: {outcome.traceback}")
     return Verdict(case.name, stage, bench.verify(case))
@@ -205,54 +230,49 @@ def can_mount(work: Path) -> bool:
 
 
 def fill_disk(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
-    """Run a case on a disk that is too small, make room and repeat the command."""
-    bench.prepare(case)
+    """Run a case on a disk that fills up at some moment, make room and repeat the command."""
     bench.clear()
-    needed = sum(path.stat().st_size for path in bench.snapshots[case.name][-1].rglob("*"))
-    with small_disk(bench.root, int(rng.uniform(0.02, 1.0) * needed)):
+    # A disk with room for about as much as the command had written at that moment.
+    copy = choose_snapshot(bench, case, rng)
+    sizes = [path.stat().st_size for path in copy.rglob("*") if path.is_file()]
+    blocks = sum(-(-size // _BLOCK) for size in sizes) + int(rng.integers(-2, 2))
+    with small_disk(bench.root, max(blocks, 1) * _BLOCK):
         outcome = run_case(case, bench.root)
         stage = bench.stage()
         if outcome.traceback or outcome.code not in (0, 2):
             return Verdict(case.name, stage, f"code {outcome.code}: {outcome.traceback}")
         if outcome.code == 2 and "disk is full" not in outcome.output:
             return Verdict(case.name, stage, f"says {outcome.output}")
+        if outcome.code == 0:
+            stage = NOT_DISTURBED
         subprocess.run(["mount", "-o", "remount,size=1g", str(bench.root)], check=True)
         return Verdict(case.name, stage, bench.verify(case))
 
 
 def delete_folder(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
     """Delete everything that a command has written while it runs, and repeat it."""
-    bench.prepare(case)
-    bench.clear()
-    left = int(rng.integers(1, len(bench.snapshots[case.name])))
 
-    def delete(_: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            bench.notify = None
-            for path in bench.root.iterdir():
-                shutil.rmtree(path, ignore_errors=True)
+    def delete() -> None:
+        for path in bench.root.iterdir():
+            shutil.rmtree(path, ignore_errors=True)
 
-    bench.notify = delete
-    outcome = run_case(case, bench.root)
-    bench.notify = None
+    outcome, stage = disturb_at_call(bench, case, rng, delete)
     if outcome.traceback or outcome.code not in (0, 2):
-        return Verdict(case.name, _BEFORE, f"code {outcome.code}: {outcome.traceback}")
+        return Verdict(case.name, stage, f"code {outcome.code}: {outcome.traceback}")
     bench.clear()
-    return Verdict(case.name, _BEFORE, bench.verify(case))
+    return Verdict(case.name, stage, bench.verify(case))
 
 
 def run_several(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
-    """Run one command in several processes that begin together. One of them does the work."""
-    bench.prepare(case)
-    bench.clear()
+    """Let several processes start or continue a command together. One of them does the work."""
+    stage = restore_snapshot(bench, case, rng)
     count = int(rng.integers(2, 5))
     _, ends = bench.spawner.call(run_together, case.name, bench.root, count)
     if ends is None:
-        return Verdict(case.name, _BEFORE, "a process died")
+        return Verdict(case.name, stage, "a process died")
     wrong = [end for end in ends if end.code not in (0, 2) or end.traceback]
     worked = [end for end in ends if "expect about" in end.output or "resuming" in end.output]
-    if wrong or len(worked) > 1 or all(end.code for end in ends):
-        return Verdict(case.name, _BEFORE, f"ends: {ends}")
-    return Verdict(case.name, _BEFORE, bench.verify(case))
+    refused = [end for end in ends if end.code and "exists already" not in end.output]
+    if wrong or len(worked) > 1 or len(refused) == count:
+        return Verdict(case.name, stage, f"ends: {ends}")
+    return Verdict(case.name, stage, bench.verify(case))

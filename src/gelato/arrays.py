@@ -27,7 +27,8 @@ def stack(trees: Sequence[Tree]) -> Tree:
 
 def take(tree: Tree, index: int | Int[np.ndarray, " k"]) -> Tree:
     """Take one or several entries of the first axis of every array."""
-    return _take(tree, jnp.asarray(index))
+    # `jnp.asarray` would compile a program for every shape.
+    return _take(tree, jax.device_put(np.asarray(index, np.int32)))
 
 
 def copy_arrays(tree: Tree) -> Tree:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import gymnasium
 import h5py
+import jax
 import minari
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from minari.data_collector import EpisodeBuffer
 
 from gelato.data import store as minari_store
+from gelato.data.minari_episodes import read_episodes
 from gelato.data.named import Named, make_named, resolve_named
 from gelato.data.recipes import RECIPES
 from gelato.data.reference import load
@@ -132,6 +134,36 @@ def test_dictionary_observations_are_laid_side_by_side(store):
     data = dataset.transitions
     assert dataset.state_names == ("goal[0]", "goal[1]", "phase[0]", "phase[1]", "phase[2]")
     np.testing.assert_array_equal(data.states, [[0.5, 0.5, 1, 0, 0], [0.5, 0.5, 0, 1, 0]])
+
+
+def test_episodes_are_read_as_minari_reads_them(store):
+    point = gymnasium.spaces.Box(-1, 1, (2,))
+    pair = gymnasium.spaces.Tuple((point, gymnasium.spaces.Discrete(3)))
+    space = gymnasium.spaces.Dict({"pair": pair, "flags": gymnasium.spaces.MultiBinary(2)})
+    rng = np.random.default_rng(0)
+    recorded = [
+        buffer(
+            steps,
+            True,
+            observations={
+                "pair": (rng.standard_normal((steps + 1, 2)), np.arange(steps + 1) % 3),
+                "flags": rng.integers(0, 2, (steps + 1, 2)),
+            },
+            actions=rng.standard_normal((steps, 1)).astype(np.float32),
+        )
+        for steps in (3, 1, 2)
+    ]
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+    plain_minari("other/deep-v0", recorded, observation_space=space, action_space=action_space)
+    dataset = minari.MinariDataset(minari_store.store_root() / "other/deep-v0/data")
+    ours, theirs = list(read_episodes(dataset)), list(dataset.iterate_episodes())
+    assert len(ours) == len(theirs) == 3
+    for one, other in zip(ours, theirs, strict=True):
+        for field in ("observations", "actions", "rewards", "terminations", "truncations"):
+            values, expected = getattr(one, field), getattr(other, field)
+            jax.tree.map(np.testing.assert_array_equal, values, expected)
+            types = [jax.tree.map(lambda array: array.dtype, each) for each in (values, expected)]
+            assert types[0] == types[1]
 
 
 def test_a_dataset_of_an_environment_that_is_not_installed_opens(store):

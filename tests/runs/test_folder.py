@@ -7,7 +7,8 @@ import pytest
 
 from gelato.errors import InputError
 from gelato.runs.files import write_atomically
-from gelato.runs.folder import Run
+from gelato.runs.folder import Run, open_run
+from gelato.runs.manifest import read_manifest
 
 
 def names(folder: Path) -> list[str]:
@@ -72,3 +73,21 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with write_atomically(path) as partial:
         partial.write_text("the new one")
     assert path.read_text() == "the new one" and names(tmp_path) == ["film.gif"]
+
+
+def test_files_that_are_written_together_are_replaced_together(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run", "model") as run:
+        with run.write_together("a.json", "b.json") as partials:
+            for partial in partials:
+                partial.write_text("{}")
+        with (
+            pytest.raises(ZeroDivisionError),
+            run.write_together("a.json", "b.json") as (first, _),
+        ):
+            first.write_text('{"value": 1}')
+            raise ZeroDivisionError
+        assert [run.read_json(name) for name in "ab"] == [{}, {}]
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest is not None and set(manifest.files) == {"run.json", "a.json", "b.json"}
+    files = {".lock", "manifest.json", "run.json", "a.json", "b.json"}
+    assert set(names(tmp_path / "run")) == files

@@ -120,6 +120,22 @@ def test_a_minari_dataset_reads_no_other_file(store: Path, tmp_path: Path, how: 
         gelato.load("minari:mine/log-v0")
 
 
+def test_a_minari_dataset_holds_no_deep_groups_and_no_texts(store: Path, tmp_path: Path) -> None:
+    import_log(make_log(tmp_path / "log.npz"), "mine/log-v0")
+    main_file = store / "mine" / "log-v0" / "data" / "main_data.hdf5"
+    whole = main_file.read_bytes()
+    with h5py.File(main_file, "a") as file:
+        file.create_group("/".join(["a"] * 200))
+    with pytest.raises(InputError, match="nested more than 100 levels deep"):
+        gelato.load("minari:mine/log-v0")
+    main_file.write_bytes(whole)
+    with h5py.File(main_file, "a") as file:
+        del file["episode_1/rewards"]
+        file["episode_1"].create_dataset("rewards", data=["one", "two", "three"])
+    with pytest.raises(InputError, match="episode_1/rewards holds texts or lists"):
+        gelato.load("minari:mine/log-v0")
+
+
 # 7. A file of 1,944 bytes costs 11 GB and 165 s.
 def test_a_small_file_with_many_unwritten_rows_costs_nothing(tmp_path: Path) -> None:
     rows, path = 50_000_000, tmp_path / "log.hdf5"

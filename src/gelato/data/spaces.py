@@ -47,6 +47,8 @@ class Discrete:
 
     def encode(self, actions: Num[Array | np.ndarray, "*batch"]) -> Float[Array, "*batch action"]:
         """Return actions as the model receives them: one-hot."""
+        if isinstance(actions, np.ndarray):  # JAX would compile a program for every shape.
+            return jax.device_put((actions[..., None] == np.arange(self.n)).astype(np.float32))
         return jax.nn.one_hot(actions, self.n)
 
 

@@ -23,8 +23,12 @@ from minari.storage import get_dataset_path
 from gelato.data.columns import assemble
 from gelato.data.flat_copy import read_copy, write_copy
 from gelato.data.generate import Episode
-from gelato.data.hdf5 import check_objects
-from gelato.data.minari_episodes import collect, name_observations, write_episodes
+from gelato.data.minari_episodes import (
+    collect,
+    name_observations,
+    read_episodes,
+    write_episodes,
+)
 from gelato.data.spaces import to_gymnasium
 from gelato.data.transitions import Dataset, Transitions
 from gelato.errors import InputError
@@ -282,12 +286,9 @@ def read(dataset_id: str, *, download: bool = True) -> Dataset:
 
 def _read_episodes(dataset: minari.MinariDataset) -> Transitions:
     steps, dataset_id = int(dataset.total_steps), dataset.spec.dataset_id
-    main_file = Path(dataset.spec.data_path) / "main_data.hdf5"
-    if main_file.exists():
-        check_objects(main_file, f"minari:{dataset_id}")
     try:
         with progress(f"reading {dataset_id}", steps) as advance:
-            episodes = (_count(episode, advance) for episode in dataset.iterate_episodes())
+            episodes = (_count(episode, advance) for episode in read_episodes(dataset))
             return assemble(collect(episodes, steps, dataset))
     except (InputError, MemoryError):
         raise

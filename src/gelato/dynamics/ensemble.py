@@ -153,4 +153,4 @@ def _calibrate(
     actions = sample_actions(dynamics.scaling, len(away), jax.random.key(0))
     inside = jax.vmap(dynamics.embed)(batch.states, batch.actions)
     outside = jax.vmap(dynamics.embed)(away, actions)
-    return calibrate_on(penalty, inside, jnp.full(len(inside), NO_EXCLUSION), outside)
+    return calibrate_on(penalty, inside, np.full(len(inside), NO_EXCLUSION), outside)

@@ -112,13 +112,15 @@ def normalise_batch(
     With a history, their windows take `history` times the memory; leave them out for many rows.
     """
     if weights is None:
-        weights = jnp.zeros((len(transitions), 0))
+        weights = jax.device_put(np.zeros((len(transitions), 0), np.float32))
+    # `jnp.asarray` would compile a program for every shape.
+    put = jax.device_put
     return Batch(
-        states=jnp.asarray(scaling.states(np.asarray(transitions.states))),
+        states=put(scaling.states(np.asarray(transitions.states))),
         actions=scaling.action_space.encode(np.asarray(transitions.actions)),
-        rewards=jnp.asarray(scaling.rewards(np.asarray(transitions.rewards)[:, None])),
-        next_states=jnp.asarray(scaling.states(np.asarray(transitions.next_states))),
-        terminated=jnp.asarray(transitions.terminated, jnp.float32),
+        rewards=put(scaling.rewards(np.asarray(transitions.rewards)[:, None])),
+        next_states=put(scaling.states(np.asarray(transitions.next_states))),
+        terminated=put(np.asarray(transitions.terminated, np.float32)),
         weights=weights,
         windows=normalise_inputs(transitions, scaling)
         if windows and transitions.past is not None

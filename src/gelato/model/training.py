@@ -186,7 +186,8 @@ def _read_models(
     like = (models_like, _make_empty_scaling(transitions))
     arrays, static = eqx.partition(like, lambda leaf: hasattr(leaf, "shape"))
     models, scaling = eqx.combine(run.load("model", arrays), static)
-    models = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models)
+    # `jnp.asarray` would compile a program for every shape.
+    models = jax.tree.map(lambda leaf: jax.device_put(leaf) if eqx.is_array(leaf) else leaf, models)
     return FittedModel(run, replace(split, scaling=scaling), config, seeds, models)
 
 

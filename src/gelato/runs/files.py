@@ -13,8 +13,8 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,28 +37,47 @@ _UNEXPECTED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticErr
 
 
 @contextmanager
-def write_atomically(
-    path: Path, before_replace: Callable[[Path], None] | None = None
-) -> Iterator[Path]:
-    """Yield a hidden file next to `path`. It replaces `path` unless an error occurs.
+def write_atomically(path: Path) -> Iterator[Path]:
+    """Yield a hidden file next to `path`. It replaces `path` unless an error occurs."""
+    with write_together([path]) as (partial,):
+        yield partial
 
-    `before_replace` is called with the complete hidden file before it replaces `path`.
+
+@contextmanager
+def write_together(
+    paths: Sequence[Path], before_replace: Callable[[Sequence[Path]], None] | None = None
+) -> Iterator[list[Path]]:
+    """Yield a hidden file next to each of these paths of one folder.
+
+    They replace the paths, in this order, unless an error occurs. `before_replace` is called with
+    the complete hidden files before the first of them replaces a path.
     """
+    folder = paths[0].parent
     try:
-        remove_leftovers(path.parent)
-        partial, lock = _create_partial(path)
-        try:
-            yield partial
-            flush_file(partial)
+        remove_leftovers(folder)
+        with ExitStack() as stack:
+            partials = [stack.enter_context(_open_partial(path)) for path in paths]
+            yield partials
+            for partial in partials:
+                flush_file(partial)
             if before_replace is not None:
-                before_replace(partial)
-            partial.replace(path)
-            flush_folder(path.parent)
-        finally:
-            partial.unlink(missing_ok=True)
-            os.close(lock)
+                before_replace(partials)
+            for partial, path in zip(partials, paths, strict=True):
+                partial.replace(path)
+            flush_folder(folder)
     except PermissionError as error:
-        raise InputError(f"{path}: no permission to write there") from error
+        raise InputError(f"{paths[0]}: no permission to write there") from error
+
+
+@contextmanager
+def _open_partial(path: Path) -> Iterator[Path]:
+    """Yield a locked hidden file; remove it at the end if it has no other name then."""
+    partial, lock = _create_partial(path)
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+        os.close(lock)
 
 
 def hide_name(suffix: str = "") -> str:

@@ -35,13 +35,14 @@ from gelato.runs.files import (
     read_json,
     remove_leftovers,
     warn_without_locks,
-    write_atomically,
+    write_together,
 )
 from gelato.runs.manifest import LOG, NAME, Manifest, check_file, read_manifest, write_manifest
 from gelato.runs.memory import check_memory
 from gelato.runs.npz import read_arrays
 from gelato.runs.records import Record, format_records, read_records
 
+_DESCRIPTION = "run.json"
 _KEPT_CHECKPOINTS = 2
 # Rows as dictionaries need so much more memory than their text.
 _ROWS_RATIO = 8
@@ -64,13 +65,13 @@ class Run:
     @property
     def description(self) -> dict[str, Any]:
         """The contents of `run.json`."""
-        path = self.folder / "run.json"
+        path = self.folder / _DESCRIPTION
         if not path.exists():
             what = (
                 "not a run folder (no run.json in it)" if self.folder.exists() else "no such folder"
             )
             raise InputError(f"{self.folder}: {what}")
-        return read_description(self.check("run.json"))
+        return read_description(self.check(_DESCRIPTION))
 
     @property
     def results(self) -> Path:
@@ -105,7 +106,7 @@ class Run:
 
     def refuse_other_files(self) -> None:
         """Refuse a folder without a run in which someone keeps other files."""
-        if not self.folder.is_dir() or (self.folder / "run.json").exists():
+        if not self.folder.is_dir() or (self.folder / _DESCRIPTION).exists():
             return
         for entry in self.folder.iterdir():
             if entry.name == ".lock" or is_leftover(entry.name):
@@ -133,10 +134,9 @@ class Run:
         Returns whether the run existed before.
         """
         settings = json.loads(json.dumps(settings))
-        path = self.folder / "run.json"
+        path = self.folder / _DESCRIPTION
         if not path.exists():
             self.refuse_other_files()
-            write_manifest(self.folder, Manifest())
             description = {"format": FORMAT, "kind": kind, **settings, "versions": list_versions()}
             self.write_json("run", description)
             return False
@@ -161,25 +161,35 @@ class Run:
 
     @contextmanager
     def write(self, name: str) -> Iterator[Path]:
-        """Yield a hidden file that replaces the file `name` when it is complete.
+        """Yield a hidden file that replaces the file `name` when it is complete."""
+        with self.write_together(name) as (partial,):
+            yield partial
 
-        The manifest lists the new content first, unless the run was made without a manifest.
+    @contextmanager
+    def write_together(self, *names: str) -> Iterator[list[Path]]:
+        """Yield hidden files that replace the files of these names, in this order, when complete.
+
+        The manifest lists the new contents first, unless the run was made without a manifest. It is
+        written once for all of them, because every write waits for the disk.
         """
 
-        def announce(partial: Path) -> None:
+        def announce(partials: Sequence[Path]) -> None:
             manifest = read_manifest(self.folder)
             if manifest is None:
-                return
+                if names != (_DESCRIPTION,) or (self.folder / _DESCRIPTION).exists():
+                    return
+                manifest = Manifest()  # The run begins.
             manifest.forget_missing(self.folder)
-            manifest.expect(self.folder, name, digest_file(partial))
-            if name.startswith("checkpoints/"):
+            for name, partial in zip(names, partials, strict=True):
+                manifest.expect(self.folder, name, digest_file(partial))
+            if names[0].startswith("checkpoints/"):
                 # The rows up to this step are on the disk before the checkpoint is.
                 self._flush_log()
                 manifest.keep_log(self.folder)
             write_manifest(self.folder, manifest)
 
-        with write_atomically(self.folder / name, announce) as partial:
-            yield partial
+        with write_together([self.folder / name for name in names], announce) as partials:
+            yield partials
 
     def record(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
         """Write values to `name`.json once; later calls return the stored values."""
@@ -191,7 +201,7 @@ class Run:
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write values to `name`.json."""
         with self.write(f"{name}.json") as partial:
-            partial.write_text(json.dumps(values, indent=2) + "\n")
+            partial.write_text(format_json(values))
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read the values of `name`.json."""
@@ -216,10 +226,8 @@ class Run:
 
     def save(self, name: str, tree: Any) -> None:
         """Write the arrays of a pytree to `name`.npz, each under its path in the tree."""
-        leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-        arrays = {jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in leaves}
         with self.write(f"{name}.npz") as partial:
-            np.savez(partial, **arrays)  # type: ignore[arg-type]
+            save_arrays(partial, tree)
 
     def load(self, name: str, like: Tree) -> Tree:
         """Read `name`.npz into the structure of `like`."""
@@ -305,7 +313,7 @@ class Run:
         if not kept:
             path.unlink(missing_ok=True)
         manifest = read_manifest(self.folder)
-        if manifest is not None and not (manifest.grows and kept):
+        if manifest is not None and not (manifest.grows and (kept or LOG not in manifest.files)):
             manifest.grows = True
             manifest.forget_missing(self.folder)
             write_manifest(self.folder, manifest)
@@ -359,6 +367,18 @@ def list_seeds(seeds: int, first_seed: int) -> tuple[int, ...]:
             "2³¹ − 1"
         )
     return tuple(range(first_seed, first_seed + seeds))
+
+
+def format_json(values: Mapping[str, Any]) -> str:
+    """Return values as the text of a JSON file of ours."""
+    return json.dumps(values, indent=2) + "\n"
+
+
+def save_arrays(path: Path, tree: Any) -> None:
+    """Write the arrays of a pytree to a .npz file, each under its path in the tree."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    arrays = {jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in leaves}
+    np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
 def load_arrays(path: Path, like: Tree) -> Tree:

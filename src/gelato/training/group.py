@@ -14,9 +14,9 @@ from gelato.errors import InputError
 from gelato.policy.deploy import deploy_all
 from gelato.policy.evaluate import Evaluator
 from gelato.policy.policy import DeployedPolicy, load_policies, pack_policies
-from gelato.runs.folder import Run, open_run
+from gelato.runs.folder import Run, format_json, open_run, save_arrays
 from gelato.runs.loop import Metrics, finish, run_blocks
-from gelato.runs.records import Record
+from gelato.runs.records import Record, format_records
 from gelato.tasks.task import normalise_score
 from gelato.training.live import LivePolicies
 from gelato.training.method import Group, Method
@@ -73,8 +73,9 @@ def train_group(plan: Plan, group: Group, run: Path, evaluate: Evaluator | None)
         records = training.make_records()
 
         def keep() -> None:
-            folder.save("last", pack_policies(training.deploy(state)))
-            folder.write_records(records)
+            with folder.write_together("last.npz", "results.json") as (last, results):
+                save_arrays(last, pack_policies(training.deploy(state)))
+                results.write_text(format_records(records))
 
         finish(folder, keep)
     return records
@@ -218,12 +219,16 @@ class _Training:
         before = self._find_best()
         best = _Best(list(policies), list(returns))
         if before is not None:
-            for index, value in enumerate(before.returns):
-                if value > returns[index]:
-                    best.policies[index], best.returns[index] = before.policies[index], value
+            kept = [value > now for value, now in zip(before.returns, returns, strict=True)]
+            if all(kept):
+                return
+            for index in np.flatnonzero(kept):
+                best.policies[index] = before.policies[index]
+                best.returns[index] = before.returns[index]
         self.best = best
-        self.folder.save("best", pack_policies(best.policies))
-        self.folder.write_json("best", {"returns": best.returns})
+        with self.folder.write_together("best.npz", "best.json") as (arrays, description):
+            save_arrays(arrays, pack_policies(best.policies))
+            description.write_text(format_json({"returns": best.returns}))
 
 
 @dataclass(frozen=True)

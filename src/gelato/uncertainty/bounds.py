@@ -17,7 +17,6 @@ from gelato.data.transitions import Transitions
 from gelato.model.fit import normalise_batch
 from gelato.model.latent import LatentModel, Scaling, predict
 from gelato.uncertainty.conformal import find_threshold
-from gelato.uncertainty.embedded import rms
 
 _CHUNK = 1024
 # Rows that thresholds are computed from, at most.
@@ -45,7 +44,7 @@ class ErrorBounds:
 
     def bound_norm(self, predicted: Predicted) -> Float[np.ndarray, " n"]:
         """Return the bound of the norm of each row's error."""
-        return self.norm * np.asarray(rms(predicted.deviation))
+        return self.norm * _rms(np.asarray(predicted.deviation))
 
     def bound_dimensions(self, predicted: Predicted) -> Float[np.ndarray, "n state"]:
         """Return the bound of each dimension's error, in normalised units."""
@@ -73,7 +72,12 @@ def rms_scores(
     predicted: Predicted, truth: Float[np.ndarray, "n state"]
 ) -> Float[np.ndarray, " n"]:
     """Return the norm of each row's error over the norm of its predicted deviation."""
-    return np.asarray(rms(predicted.mean - truth) / rms(predicted.deviation))
+    error = np.asarray(predicted.mean) - truth
+    return _rms(error) / _rms(np.asarray(predicted.deviation))
+
+
+def _rms(error: Float[np.ndarray, "n state"]) -> Float[np.ndarray, " n"]:
+    return np.sqrt(np.mean(error**2, axis=1))
 
 
 def predict_rows(model: LatentModel, scaling: Scaling, transitions: Transitions) -> Predicted:

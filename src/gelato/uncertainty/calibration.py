@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from gelato.arrays import take
 from gelato.errors import InputError
 from gelato.model.latent import LatentModel, Scaling
 from gelato.progress import note
@@ -39,6 +40,10 @@ class Scale(eqx.Module):
 
     def __call__(self, raw: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         return jnp.maximum(raw - self.level, 0) / self.unit
+
+    def apply(self, raw: Float[np.ndarray, "*batch"]) -> Float[np.ndarray, "*batch"]:
+        """Do the same for values of NumPy, without compiling a program."""
+        return np.maximum(raw - np.asarray(self.level), 0) / np.asarray(self.unit)
 
 
 class Calibrated(AbstractPenalty):
@@ -70,13 +75,13 @@ def calibrate(
     """
     rows = np.random.default_rng(0).permutation(len(data))[:sample]
     pairs = sample_out_of_distribution(model, scaling, data, len(rows), key=jax.random.key(0))
-    return calibrate_on(penalty, data.embeddings[rows], jnp.asarray(rows), pairs, how=how)
+    return calibrate_on(penalty, take(data.embeddings, rows), rows, pairs, how=how)
 
 
 def calibrate_on(
     penalty: AbstractPenalty,
     inside: Float[Array, "n embedding"],
-    data_rows: Int[Array, " n"],
+    data_rows: Int[np.ndarray, " n"],
     outside: Float[Array, "m embedding"],
     *,
     how: Calibration = "default",
@@ -84,36 +89,38 @@ def calibrate_on(
     """Compute the scale from embeddings of the data (with their row numbers) and from embeddings of
     out-of-distribution pairs. Row number −1 excludes no data point.
     """
-    on_data = penalise(penalty, inside, data_rows.astype(jnp.int32))
+    # NumPy compiles no program for each of these operations, which saves time and memory.
+    on_data = np.asarray(penalise(penalty, inside, jax.device_put(data_rows.astype(np.int32))))
     beyond = penalise_in_parts(penalty, outside)
-    if not bool(jnp.isfinite(on_data).all() & jnp.isfinite(beyond).all()):
+    if not (np.isfinite(on_data).all() and np.isfinite(beyond).all()):
         raise InputError(
             f"{type(penalty).__name__} is not finite on the data or out of distribution, so it "
             "cannot be calibrated"
         )
-    level = jnp.zeros(()) if how == "paper" else jnp.median(on_data)
-    unit = (
-        jnp.maximum(on_data.max(), beyond.max()) if how == "paper" else jnp.median(beyond) - level
-    )
+    level = np.float32(0) if how == "paper" else np.median(on_data)
+    unit = max(on_data.max(), beyond.max()) if how == "paper" else np.median(beyond) - level
     if not unit > 0:
         if not isinstance(penalty, Nothing):
             note(
                 f"{type(penalty).__name__} is not larger on out-of-distribution pairs than on the "
                 "data, so calibration cannot scale it (unit = 1)"
             )
-        unit = jnp.ones(())
+        unit = np.float32(1)
+    level, unit = jax.device_put((np.float32(level), np.float32(unit)))
     return Calibrated(penalty, Scale(level, unit))
 
 
 def penalise_in_parts(
     penalty: AbstractPenalty, embeddings: Float[Array, "n embedding"]
-) -> Float[Array, " n"]:
+) -> Float[np.ndarray, " n"]:
     """Compute `U` of any number of embeddings in parts of one size.
 
     The program compiled for calibration serves all parts.
     """
     count = -(-len(embeddings) // SAMPLE)
-    padded = jnp.pad(embeddings, ((0, count * SAMPLE - len(embeddings)), (0, 0)), mode="edge")
-    none = jnp.full(SAMPLE, NO_EXCLUSION, jnp.int32)
-    parts = [penalise(penalty, part, none) for part in jnp.split(padded, count)]
-    return jnp.concatenate(parts)[: len(embeddings)]
+    extra = count * SAMPLE - len(embeddings)
+    padded = np.pad(np.asarray(embeddings), ((0, extra), (0, 0)), mode="edge")
+    none = jax.device_put(np.full(SAMPLE, NO_EXCLUSION, np.int32))
+    parts = jax.device_put(np.split(padded, count))
+    found = [np.asarray(penalise(penalty, part, none)) for part in parts]
+    return np.concatenate(found)[: len(embeddings)]

@@ -11,12 +11,15 @@ The first part stands for −log p(s, a) and the second for −log π(a|s) of th
 need only the networks and a table of data points, so they fit into an exported graph.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from gelato.arrays import take
 from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
 from gelato.geometry import Index, find_neighbours, prepare
@@ -83,11 +86,15 @@ class UnusualAction(AbstractPenalty):
         return len(self.states)
 
 
-def weigh(distances: Float[Array, "*batch k"]) -> Float[Array, "*batch k"]:
+def weigh(
+    distances: Float[Array | np.ndarray, "*batch k"],
+) -> Float[Array | np.ndarray, "*batch k"]:
     """Return weights that fall from 1 to almost 0 at the last of these distances."""
     squares = distances**2
-    farthest = jnp.maximum(squares[..., -1:], LEAST_SQUARE)
-    return jnp.maximum(1 - squares / farthest, LEAST_WEIGHT)
+    # NumPy's arrays are computed by NumPy, which compiles nothing.
+    maximum: Any = np.maximum if isinstance(squares, np.ndarray) else jnp.maximum
+    farthest = maximum(squares[..., -1:], LEAST_SQUARE)
+    return maximum(1 - squares / farthest, LEAST_WEIGHT)
 
 
 class Guard(AbstractPenalty):
@@ -114,19 +121,16 @@ def fit_unusual_action(
     model: LatentModel, data: EmbeddedData, held_out: EmbeddedData
 ) -> UnusualAction:
     """Build `UnusualAction` with the kernel under which held-out actions are most likely."""
-    z, a = _invert_all(model, data.embeddings)
-    z += _NOISE * jnp.std(z, axis=0) * jax.random.normal(jax.random.key(0), z.shape)
     discrete = isinstance(model.policy, MLP)
-    spread = jnp.std(a, axis=0)
-    scale = jnp.ones_like(spread) if discrete else jnp.where(spread > 0, spread, 1.0)
+    z, actions, scale = _list_actions(model, data.embeddings, discrete)
     most = min(_STATES[-1], len(data) - 1)
-    unfinished = UnusualAction(model, prepare(z), a / scale, scale, jnp.ones(()), most)
+    unfinished = UnusualAction(model, prepare(z), actions, scale, jnp.ones(()), most)
     rows = choose_evenly(held_out, _HELD_OUT)
-    distances, squares = _compare_all(unfinished, held_out.embeddings[rows])
+    distances, squares = _compare_all(unfinished, take(held_out.embeddings, rows))
     k, width = choose_kernel(
         np.asarray(distances), np.asarray(squares), len(scale), discrete=discrete
     )
-    return UnusualAction(model, unfinished.states, a / scale, scale, jnp.float32(width), k)
+    return UnusualAction(model, unfinished.states, actions, scale, jnp.float32(width), k)
 
 
 def choose_kernel(
@@ -143,7 +147,7 @@ def choose_kernel(
     """
     best, chosen = -np.inf, (1, _WIDTHS[-1])
     for k in sorted({min(k, squares.shape[1]) for k in _STATES}):
-        weights = np.asarray(weigh(jnp.asarray(distances[:, :k])))
+        weights = np.asarray(weigh(distances[:, :k]))
         weights = weights / weights.sum(axis=1, keepdims=True)
         for width in _WIDTHS_DISCRETE if discrete else _WIDTHS:
             # The kernel's mass: a sum over one-hot actions, or an integral.
@@ -158,7 +162,7 @@ def choose_kernel(
 
 def combine(distance: EuclideanDistance, action: UnusualAction, held_out: EmbeddedData) -> Guard:
     """Build `Guard` with both parts in units of their spread over held-out data."""
-    e = held_out.embeddings[choose_evenly(held_out, _HELD_OUT)]
+    e = take(held_out.embeddings, choose_evenly(held_out, _HELD_OUT))
     levels, units = [], []
     for part in (distance, action):
         level, high = np.quantile(np.asarray(_measure(part, e)), (0.5, ORDINARY))
@@ -172,10 +176,15 @@ def combine(distance: EuclideanDistance, action: UnusualAction, held_out: Embedd
 
 
 @eqx.filter_jit
-def _invert_all(
-    model: LatentModel, embeddings: Float[Array, "n embedding"]
-) -> tuple[Float[Array, "n latent"], Float[Array, "n action"]]:
-    return jax.vmap(model.embedding.inverse)(embeddings)
+def _list_actions(
+    model: LatentModel, embeddings: Float[Array, "n embedding"], discrete: bool
+) -> tuple[Float[Array, "n latent"], Float[Array, "n action"], Float[Array, " action"]]:
+    """Return the latent states with noise, the scaled actions there, and the scale of actions."""
+    z, a = jax.vmap(model.embedding.inverse)(embeddings)
+    z += _NOISE * jnp.std(z, axis=0) * jax.random.normal(jax.random.key(0), z.shape)
+    spread = jnp.std(a, axis=0)
+    scale = jnp.ones_like(spread) if discrete else jnp.where(spread > 0, spread, 1.0)
+    return z, a / scale, scale
 
 
 @eqx.filter_jit

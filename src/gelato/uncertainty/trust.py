@@ -143,9 +143,10 @@ class Trust:
                 "may help"
             )
 
-    def penalise(self, embeddings: Float[Array, "n embedding"]) -> Float[Array, " n"]:
+    def penalise(self, embeddings: Float[Array, "n embedding"]) -> Float[np.ndarray, " n"]:
         """Compute the calibrated penalty of embedded pairs."""
-        return self.calibrated.scale(penalise_in_parts(self.calibrated.penalty, embeddings))
+        raw = penalise_in_parts(self.calibrated.penalty, embeddings)
+        return self.calibrated.scale.apply(raw)
 
     def __call__(
         self, states: Float[np.ndarray, "n input"], actions: Num[np.ndarray, "n *action"]
@@ -160,7 +161,7 @@ class Trust:
             raise InputError(f"states and actions must be arrays of numbers ({error})") from error
         self._check(states, actions)
         scaling = self.fitted.scaling
-        normalised = jnp.asarray(scaling.inputs(states))
+        normalised = jax.device_put(scaling.inputs(states))
         whole = actions.astype(int) if isinstance(scaling.action_space, Discrete) else actions
         encoded = scaling.action_space.encode(whole)
         return self.judge(predict_pairs(self.model, normalised, encoded))
