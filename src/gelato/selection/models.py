@@ -29,6 +29,7 @@ from gelato.selection.evidence import ImaginedSteps, SelectSettings
 from gelato.selection.log import Log, normalise_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.rollouts import Judge
+from gelato.selection.stopwatch import Stopwatch
 from gelato.selection.temporal import Rows
 from gelato.training.population import encode_rows
 from gelato.training.presets import choose_parts
@@ -82,24 +83,33 @@ def split_in_halves(split: Split, seed: int = 0) -> tuple[Split, Split]:
 
 
 def read_models(
-    run: Path, folder: Path, dataset: Dataset, penalty: str | None, settings: SelectSettings
+    run: Path,
+    folder: Path,
+    dataset: Dataset,
+    penalty: str | None,
+    settings: SelectSettings,
+    watch: Stopwatch,
 ) -> Models:
     """Read the run's models, and fit those of both halves in `folder` or read them there."""
-    fit, fitted, split = _read_fit(run, dataset)
+    with watch.measure("models of the run"):
+        fit, fitted, split = _read_fit(run, dataset)
     judges, seeds = [], ()
     chosen = _choose_penalty(penalty, fit)
     if fitted is not None:
         described = Run(run).description
         seeds = tuple(described["seeds"])
-        for index in range(len(seeds)):
-            judges.append(make_judge(fitted, index, split.train, chosen, settings.points))
+        with watch.measure("penalties of the models"):
+            for index in range(len(seeds)):
+                judges.append(make_judge(fitted, index, split.train, chosen, settings.points))
     for name, half in zip(HALVES, split_in_halves(split), strict=True):
         short = _shorten_fit(fit, settings.model_updates, len(half.train))
         numbers = tuple(range(settings.half_seeds))
         place = folder / f"{name}-{settings.model_updates}-{settings.half_seeds}"
-        fitted_half = short.fit(half, place, numbers)
-        for index in numbers:
-            judges.append(make_judge(fitted_half, index, half.train, chosen, settings.points))
+        with watch.measure("models of both halves"):
+            fitted_half = short.fit(half, place, numbers)
+        with watch.measure("penalties of the models"):
+            for index in numbers:
+                judges.append(make_judge(fitted_half, index, half.train, chosen, settings.points))
     return Models(tuple(judges), seeds, type(fit).__name__)
 
 
