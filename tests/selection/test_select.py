@@ -302,6 +302,17 @@ def test_halves_are_disjoint_and_complete(log_path: Path) -> None:
     assert not rows & {tuple(row) for row in np.asarray(second.train.states)}
 
 
+def test_halves_of_almost_equal_length_become_equal() -> None:
+    """Then the second half needs no second compilation."""
+    ends, lengths = np.zeros(4_030, bool), [1_000, 1_010, 1_005, 1_015]
+    ends[np.cumsum(lengths) - 1] = True
+    rows = np.random.default_rng(0).normal(size=(4_030, 2))
+    dataset = make_dataset(rows, np.zeros(4_030, int), np.arange(4_030.0), timeouts=ends)
+    split = replace(split_dataset(dataset), train=dataset.transitions)
+    first, second = split_in_halves(split)
+    assert len(first.train) == len(second.train) >= 2_000
+
+
 def test_one_episode_and_impossible_probabilities_are_refused() -> None:
     states, actions = np.random.default_rng(0).normal(size=(20, 2)), np.zeros(20, int)
     alone = make_dataset(states, actions, np.arange(20.0))

@@ -38,6 +38,8 @@ from gelato.uncertainty.penalty import penalise
 from gelato.uncertainty.registry import find_penalty
 
 HALVES = ("half-1", "half-2")
+# The share of rows of a half that may be dropped.
+_TRIMMED = 0.01
 _NEIGHBOURS = 20
 _HORIZON = 10
 _DEFAULT_PENALTIES = {"latent": "geodesic", "state": "largest-deviation"}
@@ -59,7 +61,8 @@ def split_in_halves(split: Split, seed: int = 0) -> tuple[Split, Split]:
     """Return two disjoint halves of the training episodes, each as a split of its own.
 
     With a single training episode, one half is the held-out part. Both halves keep the held-out
-    episodes to choose their best weights.
+    episodes to choose their best weights. If one half has slightly more rows, its last ones are
+    dropped.
     """
     train = split.train
     slices = train.episode_slices
@@ -67,12 +70,14 @@ def split_in_halves(split: Split, seed: int = 0) -> tuple[Split, Split]:
         parts = [train, split.held_out]
     else:
         order = np.random.default_rng(seed).permutation(len(slices))
-        parts = []
+        halves_rows = []
         for chosen in (order[::2], order[1::2]):
-            rows = np.concatenate(
-                [np.arange(*slices[i].indices(len(train))) for i in sorted(chosen)]
-            )
-            parts.append(train[rows])
+            rows = [np.arange(*slices[i].indices(len(train))) for i in sorted(chosen)]
+            halves_rows.append(np.concatenate(rows))
+        shorter, longer = sorted(map(len, halves_rows))
+        # Halves with equally many rows share a compiled program.
+        kept = shorter if longer - shorter <= _TRIMMED * longer else longer
+        parts = [train[rows[:kept]] for rows in halves_rows]
     halves = []
     for number, part in enumerate(parts, start=1):
         reference = f"{split.dataset.reference} (half {number})"
