@@ -327,6 +327,17 @@ def test_one_episode_and_impossible_probabilities_are_refused() -> None:
     assert make_log(kept.transitions).log_densities is not None
 
 
+def test_a_grid_on_one_episode_is_refused_before_it_is_trained(tmp_path: Path, capsys) -> None:
+    path, run = tmp_path / "log.npz", tmp_path / "run"
+    rows = np.random.default_rng(0).normal(size=(30, 2))
+    ends = np.arange(30) == 29
+    np.savez(path, observations=rows, actions=rows[:, :1], rewards=rows[:, 0], truncations=ends)
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", f"file:{path},low=-4,high=4", "--run", str(run)])
+    assert stopped.value.code == 2 and not run.exists()
+    assert "has one episode" in capsys.readouterr().err
+
+
 def test_real_episodes_go_to_the_best_arm() -> None:
     candidate = make_candidate("x", 1.0, 1.0)
     arms = [Trial(candidate, [1.0, 1.1]), Trial(candidate, [5.0, 5.1]), Trial(candidate)]

@@ -281,7 +281,7 @@ def measure_behaviour(dataset: Dataset) -> Behaviour:
     if len(returns) < 2:
         raise InputError(
             f"{dataset.reference}: has one episode, so nothing is known about how returns vary; "
-            "record at least two"
+            "record at least two, or train a single policy with --penalty-weight"
         )
     return Behaviour(float(returns.mean()), *bound_mean(returns), len(returns))
 
