@@ -230,6 +230,7 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "penalty_weights": tables.penalty_weight_table,
     "known_answers": tables.known_answers_table,
     "selection": tables.selection_table,
+    "selection rules": tables.ranking_rules_table,
     "selection_choices": tables.choices_table,
     "selection_driving": tables.selection_table,
     "selection_driving_choices": tables.choices_table,

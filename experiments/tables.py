@@ -1,8 +1,10 @@
 """Tables of the docs whose rows combine several records."""
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 from scipy import stats
 
 from experiments.paper import DATASETS, paper_return, sort_as_paper
@@ -225,6 +227,58 @@ def selection_table(records: Sequence[Record]) -> str:
     return markdown_table(columns, rows)
 
 
+def ranking_rules_table(records: Sequence[Record]) -> str:
+    """Write how well rules to rank policies do, all computed from the same estimates."""
+    datasets = list_values(records, "dataset")
+    rows = []
+    for rule in _make_rules(select(records, dataset=datasets[0])):
+        scores = []
+        for dataset in datasets:
+            of_dataset = select(records, dataset=dataset)
+            policies = select(of_dataset, estimator="cross-model")
+            values = _make_rules(of_dataset)[rule]
+            ranked = [
+                {**policy, "estimate": float(value)}
+                for policy, value in zip(policies, values, strict=True)
+            ]
+            scores.append(score_ranking(ranked)[:2])
+        cells = [f"{rho:.2f} / {regret:.2f}" for rho, regret in scores]
+        means = np.mean(scores, axis=0)
+        rows.append((rule, *cells, f"{means[0]:.2f} / {means[1]:.2f}"))
+    return markdown_table(("ranked by", *datasets, "mean"), rows)
+
+
+def _make_rules(records: Sequence[Record]) -> dict[str, Float[np.ndarray, " policies"]]:
+    """Return what every rule ranks the policies of one dataset by."""
+    cross = _index_policies(records, "cross-model")
+    fqe, common = _index_policies(records, "fqe"), _index_policies(records, "value, common λ")
+    median, low = (np.array([record[f] for record in cross.values()]) for f in ("estimate", "low"))
+    details = [json.loads(str(record["details"])) for record in cross.values()]
+    quantile = np.array([each["lower_quantile"] for each in details])
+    deviation = np.array([each["deviation"] for each in details])
+    ranks = [stats.rankdata(quantile)]
+    for others in (fqe, common):
+        # An excluded estimate ranks last.
+        known = [-np.inf if others[k]["problem"] else others[k]["estimate"] for k in cross]
+        ranks.append(stats.rankdata(known))
+    return {
+        "cross-model, lower quantile": quantile,
+        "cross-model, median": median,
+        "cross-model, median − ½ deviation": median - deviation / 2,
+        "cross-model, lower bound of the interval": low,
+        "ranks of lower quantile and FQE": ranks[0] + ranks[1],
+        "ranks of lower quantile, FQE and value, common λ": ranks[0] + ranks[1] + ranks[2],
+        "FQE": ranks[1],
+        "value, common λ": ranks[2],
+    }
+
+
+def _index_policies(records: Sequence[Record], estimator: str) -> dict[tuple[object, ...], Record]:
+    """Index the records of one estimator by policy."""
+    fields = ("penalty_weight", "real_fraction", "seed")
+    return {tuple(r[f] for f in fields): r for r in select(records, estimator=estimator)}
+
+
 def choices_table(records: Sequence[Record]) -> str:
     """Write what `select` chose and said for each dataset, and what turned out to be true."""
     rows = []
@@ -236,6 +290,9 @@ def choices_table(records: Sequence[Record]) -> str:
         if record["low"] is not None and record["high"] is not None:
             interval = f"{numbers['low']} to {numbers['high']}"
         share = values["select_seconds"] / values["train_seconds"]
+        true = numbers["return"]
+        if record["return_error"] is not None:
+            true += f" ± {form.format(1.96 * values['return_error'])}"
         rows.append(
             (
                 str(record["dataset"]),
@@ -243,7 +300,7 @@ def choices_table(records: Sequence[Record]) -> str:
                 f"{record['method']}, seed {record['seed']}",
                 f"{numbers['estimate']} ({interval})",
                 str(record["verdict"]),
-                f"{numbers['return']} ± {form.format(1.96 * values['return_error'])}",
+                true,
                 f"{numbers['mean_return']} / {numbers['best_return']}",
                 f"{share:.0%}",
             )

@@ -120,7 +120,6 @@ selection = gelato.select(
         model_updates=1_000,
         half_seeds=1,
         points=2_000,
-        imagined=3_000,
         critics=TemporalConfig(hidden=(64, 64), updates=500),
     ),
 )

@@ -3,8 +3,8 @@
 python experiments/benchmarks/locomotion.py --runs runs/locomotion --minutes 9
 
 Every method with a penalty or imagined steps trains the same small grid of λ and fractions of real
-data. `select` ranks the policies from the log alone; the cell (λ, fraction) with the best mean rank
-over its seeds is the selected one. Only then are returns read. All cells are written to
+data. `select` ranks the policies from the log alone; the cell (λ, fraction) with the best mean
+score over its seeds is the selected one. Only then are returns read. All cells are written to
 results/locomotion_cells.json; `--publish` copies the seeds of selected cells to
 results/locomotion.json, which the README shows.
 
@@ -168,7 +168,7 @@ def _choose_parts(arguments: argparse.Namespace, dataset: Dataset) -> Parts:
 def _select_cells(
     arguments: argparse.Namespace, run: Path, dataset: Dataset, methods: Sequence[Method]
 ) -> set[str]:
-    """Return the variant that `select` prefers for every method: the best mean rank over seeds."""
+    """Return the variant that `select` prefers for every method: the best mean score over seeds."""
     families: dict[str, list[str]] = {}
     for method in methods:
         families.setdefault(find_family(method.name), []).append(method.name)
@@ -177,12 +177,12 @@ def _select_cells(
     settings = choose_settings(run)
     if arguments.tiny:
         settings = make_tiny(settings)
-    ranks: dict[str, list[float]] = {}
-    for candidate, rank in select(run, settings=settings, data=dataset).ranking:
-        ranks.setdefault(candidate.method, []).append(rank)
+    scores: dict[str, list[float]] = {}
+    for candidate, score in select(run, settings=settings, data=dataset).ranking:
+        scores.setdefault(candidate.method, []).append(score)
     chosen = set()
     for names in families.values():
-        chosen.add(max(names, key=lambda name: float(np.mean(ranks[name]))))
+        chosen.add(max(names, key=lambda name: float(np.mean(scores[name]))))
     return chosen
 
 

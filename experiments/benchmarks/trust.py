@@ -107,7 +107,7 @@ def main() -> None:
         if "actions" in arguments.parts:
             rows += measure_actions(case, fitted, arguments.penalties)
         rows += measure_prototypes(case, fitted) if "prototypes" in arguments.parts else []
-        keys = ("what", "dataset", "penalty", "points", "transitions", "model")
+        keys = ("what", "dataset", "penalty", "points", "transitions", "model", "push")
         _keep(rows, size, arguments.results / "trust.json", keys)
 
 

@@ -42,6 +42,7 @@ from gelato.selection.rollouts import (
     Rollouts,
     begin_rollouts,
     continue_rollouts,
+    roll_out,
 )
 from gelato.selection.temporal import TemporalConfig, find_problem
 from gelato.selection.value import CommonValue, OwnValue, learn_values
@@ -106,6 +107,25 @@ def test_rollouts_in_the_true_model_have_the_true_mean(chain: System) -> None:
     after = continue_rollouts(judge, chain.policies, carry, config, 40, key=jax.random.key(2))
     returns = np.asarray(after.sums[..., 0])
     np.testing.assert_allclose(returns.mean(axis=1), chain.values, atol=0.15)
+
+
+def test_models_that_share_a_program_give_the_returns_of_models_alone(chain: System) -> None:
+    """The third model's penalty has another structure, so it cannot be stacked with the others."""
+    log = record_log(chain, 10, key=jax.random.key(0))
+    richer = ChainDynamics(chain.truth.moves, chain.truth.rewards + 1, chain.truth.end)
+    judges = [
+        make_judge(chain.truth, One(), 0.5, log),
+        make_judge(richer, One(), 2.0, log),
+        make_judge(richer, Nothing(), 0.0, log),
+    ]
+    starts, config = log.initial_states[:4], RolloutConfig(12, -2.0)
+    key, own = jax.random.key(2), np.zeros((3, len(chain.values)), bool)
+    together = roll_out(judges, chain.policies, starts, own, config, key=key)
+    for place, judge in enumerate(judges):
+        alone = roll_out([judge], chain.policies, starts, own[:1], config, key=key)
+        np.testing.assert_allclose(together.returns[place], alone.returns[0], rtol=1e-5)
+        np.testing.assert_allclose(together.outside[place], alone.outside[0])
+    assert (together.returns[0] == -24).all() and (together.returns[1] > 0).all()
 
 
 def test_a_return_ends_pessimistically_outside_of_the_data(chain: System) -> None:

@@ -29,10 +29,12 @@ from gelato.selection.log import make_log
 from gelato.selection.models import split_in_halves
 from gelato.selection.policies import stack_policies
 from gelato.selection.rollouts import Rollouts
-from gelato.selection.run import Candidate, RunEstimates
+from gelato.selection.run import OTHER_STAGES, Candidate, RunEstimates
 from gelato.selection.select import (
     Behaviour,
+    decide,
     judge,
+    measure_agreement,
     measure_behaviour,
     pool_candidates,
     rank_candidates,
@@ -61,6 +63,7 @@ SETTINGS = SelectSettings(
     points=50,
     critics=TemporalConfig((8,), 2, 20, 8),
     imagined=60,
+    all_estimators=True,
 )
 BEHAVIOUR = Behaviour(10.0, 8.0, 12.0, 5)
 
@@ -136,15 +139,27 @@ def test_select_needs_no_environment_and_no_return(selected: Path) -> None:
     names = [each["estimator"] for each in stored["policies"][0]["estimates"]]
     assert names == [
         "cross-model",
-        "value, common λ",
         "fqe",
-        "value, own λ",
         "U along the path",
+        "value, common λ",
+        "value, own λ",
         "importance",
         "importance (self-normalised)",
         "doubly robust",
     ]
     assert find_selected(selected) == stored["chosen"]
+    assert [each["rank"] for each in stored["policies"]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_by_default_only_estimators_that_decide_or_check_are_computed(selected: Path) -> None:
+    """And the stages of the others cost nothing."""
+    found = select(selected, settings=replace(SETTINGS, all_estimators=False))
+    everything = select(selected, settings=SETTINGS)
+    names = [estimate.estimator for estimate in found.chosen.estimates]
+    assert names == ["cross-model", "fqe", "U along the path"]
+    assert set(everything.seconds) - set(found.seconds) == set(OTHER_STAGES)
+    assert found.seconds["rollouts"] > 0 and found.describe()["seconds"]["rollouts"] >= 0
+    assert [each.seed for each, _ in found.ranking] == [each.seed for each, _ in everything.ranking]
 
 
 def test_estimates_are_stored_and_read_again(selected: Path, monkeypatch) -> None:
@@ -196,26 +211,62 @@ def test_verdicts_follow_the_intervals() -> None:
     assert broken[0] == "not shown to be better" and "diverged" in broken[1]
 
 
-def make_candidate(name: str, cross: float, common: float, fqe: Estimate) -> Candidate:
+def make_candidate(
+    name: str, cross: float, fqe: float, problems: tuple[str | None, str | None] = (None, None)
+) -> Candidate:
     estimates = (
-        Estimate("cross-model", cross),
-        Estimate("value, common λ", common),
-        fqe,
+        Estimate("cross-model", cross, cross - 1, cross + 1, problems[0]),
+        Estimate("fqe", fqe, fqe - 1, fqe + 1, problems[1]),
     )
     return Candidate(Path("run"), name, 0, 1.0, 0.05, estimates)
 
 
-def test_an_estimate_with_a_problem_is_never_averaged_in() -> None:
-    wild = Estimate("fqe", 1e9, problem="diverged")
+def name_ranking(candidates: list[Candidate]) -> list[str]:
+    return [each.method for each, _ in rank_candidates(candidates)]
+
+
+def test_returns_in_other_models_rank_the_policies_whatever_fqe_says() -> None:
+    candidates = [make_candidate("fair", 2.0, 9.0), make_candidate("good", 3.0, 1.0)]
+    assert name_ranking(candidates) == ["good", "fair"]
+    # A policy that fails in one model comes later, although its median is the largest.
+    fragile = Estimate("cross-model", 4.0, details={"lower_quantile": 0.5})
+    candidates.append(replace(candidates[0], method="fragile", estimates=(fragile,)))
+    assert name_ranking(candidates) == ["good", "fair", "fragile"]
+
+
+def test_a_diverged_estimate_is_never_used() -> None:
+    lost = make_candidate("lost", 1e9, 1.0, ("diverged", None))
+    candidates = [lost, make_candidate("fair", 2.0, 1.0), make_candidate("good", 3.0, 2.0)]
+    assert name_ranking(candidates) == ["good", "fair", "lost"]
+    selection = decide(rank_candidates(candidates), BEHAVIOUR, "data", 1.0)
+    assert "cross-model: excluded for 1 of 3 (diverged)" in selection.reasons
+    assert selection.describe()["policies"][-1]["score"] is None
+    assert read_estimate(lost.estimates[0].describe()) == lost.estimates[0]
+
+
+def test_fqe_ranks_the_policies_if_models_cannot() -> None:
+    problems = "needs two models, has one", None
     candidates = [
-        make_candidate("good", 3.0, 3.0, Estimate("fqe", 2.0)),
-        make_candidate("bad", 1.0, 1.0, wild),
-        make_candidate("fair", 2.0, 2.0, Estimate("fqe", 1.0)),
+        make_candidate(name, float("nan"), fqe, problems)
+        for name, fqe in (("bad", 1.0), ("good", 3.0))
     ]
-    ranking = rank_candidates(candidates)
-    assert [each.method for each, _ in ranking] == ["good", "fair", "bad"]
-    assert ranking[0][1] == 1.0 and ranking[-1][1] == 0.0
-    assert read_estimate(wild.describe()) == wild
+    assert name_ranking(candidates) == ["good", "bad"]
+    selection = decide(rank_candidates(candidates), BEHAVIOUR, "data", 1.0)
+    assert selection.verdict == "not shown to be better"
+    assert "needs two models" in selection.reasons[0]
+    assert selection.reasons[1].startswith("fqe ranks the policies")
+
+
+def test_agreement_is_that_of_cross_model_and_fqe() -> None:
+    def agree(values: list[float]) -> float | None:
+        candidates = []
+        for place, value in enumerate(values):
+            candidates.append(make_candidate(str(place), float(place), value))
+        return measure_agreement(candidates)
+
+    assert agree([1.0, 5.0, 9.0]) == pytest.approx(1.0)
+    assert agree([9.0, 5.0, 1.0]) == pytest.approx(-1.0)
+    assert agree([1.0, 2.0]) is None and agree([1.0, 1.0, 1.0]) is None
 
 
 def make_rollouts(returns: np.ndarray, penalties: np.ndarray, own: np.ndarray) -> Rollouts:
@@ -251,6 +302,17 @@ def test_halves_are_disjoint_and_complete(log_path: Path) -> None:
     assert not rows & {tuple(row) for row in np.asarray(second.train.states)}
 
 
+def test_halves_of_almost_equal_length_become_equal() -> None:
+    """Then the second half needs no second compilation."""
+    ends, lengths = np.zeros(4_030, bool), [1_000, 1_010, 1_005, 1_015]
+    ends[np.cumsum(lengths) - 1] = True
+    rows = np.random.default_rng(0).normal(size=(4_030, 2))
+    dataset = make_dataset(rows, np.zeros(4_030, int), np.arange(4_030.0), timeouts=ends)
+    split = replace(split_dataset(dataset), train=dataset.transitions)
+    first, second = split_in_halves(split)
+    assert len(first.train) == len(second.train) >= 2_000
+
+
 def test_one_episode_and_impossible_probabilities_are_refused() -> None:
     states, actions = np.random.default_rng(0).normal(size=(20, 2)), np.zeros(20, int)
     alone = make_dataset(states, actions, np.arange(20.0))
@@ -265,8 +327,19 @@ def test_one_episode_and_impossible_probabilities_are_refused() -> None:
     assert make_log(kept.transitions).log_densities is not None
 
 
+def test_a_grid_on_one_episode_is_refused_before_it_is_trained(tmp_path: Path, capsys) -> None:
+    path, run = tmp_path / "log.npz", tmp_path / "run"
+    rows = np.random.default_rng(0).normal(size=(30, 2))
+    ends = np.arange(30) == 29
+    np.savez(path, observations=rows, actions=rows[:, :1], rewards=rows[:, 0], truncations=ends)
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", f"file:{path},low=-4,high=4", "--run", str(run)])
+    assert stopped.value.code == 2 and not run.exists()
+    assert "has one episode" in capsys.readouterr().err
+
+
 def test_real_episodes_go_to_the_best_arm() -> None:
-    candidate = make_candidate("x", 1.0, 1.0, Estimate("fqe", 1.0))
+    candidate = make_candidate("x", 1.0, 1.0)
     arms = [Trial(candidate, [1.0, 1.1]), Trial(candidate, [5.0, 5.1]), Trial(candidate)]
     assert choose_arm(arms) == 2
     arms[2].returns += [1.0, 1.1]
@@ -310,7 +383,7 @@ def test_policies_of_several_runs_are_compared_under_one_weight() -> None:
     for name, weight in (("first", 1.0), ("second", 9.0)):
         (value,) = value_under(make_values(1), np.array([weight]), "value, common λ")
         candidate = Candidate(Path(name), name, 0, 1.0, 0.05, (value,))
-        runs.append(RunEstimates((candidate,), "print", "data", weight, 2, 1.0))
+        runs.append(RunEstimates((candidate,), "print", "data", weight, 2, {}))
     candidates, weight = pool_candidates(runs)
     assert weight == 5.0
     first, second = (candidate.estimates[0] for candidate in candidates)
@@ -326,7 +399,7 @@ def test_a_value_that_is_not_finite_is_read_as_such() -> None:
 
 
 def test_the_chosen_policy_has_most_real_episodes_not_the_luckiest() -> None:
-    candidate = make_candidate("x", 1.0, 1.0, Estimate("fqe", 1.0))
+    candidate = make_candidate("x", 1.0, 1.0)
     lucky, good = Trial(candidate, [9.0]), Trial(candidate, [5.0, 5.1, 5.2])
     assert choose_trial([lucky, good]) is good
 

@@ -82,6 +82,7 @@ def run_training(
         json: Print one JSON object instead of a table.
     """
     from gelato.runs.loggers import make_loggers
+    from gelato.selection.select import measure_behaviour
     from gelato.training.presets import choose_parts
     from gelato.training.train import train
     from gelato.training.variants import refuse_unused_settings
@@ -96,6 +97,10 @@ def run_training(
     idle = {"model-updates": model_updates, "model": model, "state-noise": state_noise}
     _refuse_unused(idle, chosen)
     refuse_unused_settings(set, parts, chosen)
+    select_after = weights is None and len(chosen) > 1
+    if select_after:
+        # Refuse data that `select` would refuse before minutes of training.
+        measure_behaviour(dataset)
     records = train(
         dataset,
         run,
@@ -109,7 +114,7 @@ def run_training(
     output: dict[str, object] = {"run": str(run), "records": records}
     if not json:
         _print_records(records)
-    if weights is None and len(chosen) > 1:
+    if select_after:
         output["selection"] = _select_policy(run, show=not json)
     if json:
         print_json(output)

@@ -1,5 +1,6 @@
 """`gelato select`: choose a policy from the log alone."""
 
+import math
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
@@ -13,10 +14,12 @@ if TYPE_CHECKING:
     from gelato.selection.select import Selection
 
 _SHOWN = 10
+_COLUMNS = ("cross-model", "fqe", "value, common λ", "doubly robust")
 
 
 def run_selection(
     runs: Positional[Trainings],
+    all_estimators: bool = False,
     budget: int = 0,
     environment: str | None = None,
     json: bool = False,
@@ -24,13 +27,14 @@ def run_selection(
 ) -> None:
     """Choose the best policy of one or several runs without a simulator, and say how good it is.
 
-    Policies are estimated from the log alone: by rollouts in models they were not trained in, by
-    their value under one common λ, by fitted Q evaluation and by importance weighting. The verdict
-    is `better than the data`, `do not deploy` or `not shown to be better`. `evaluate` and `export`
-    then use the chosen policy.
+    Policies are estimated from the log alone: by rollouts in models they were not trained in, which
+    decide, and by fitted Q evaluation as a cross-check. The verdict is `better than the data`, `do
+    not deploy` or `not shown to be better`. `evaluate` and `export` then use the chosen policy.
 
     Args:
         runs: Folders of `gelato train`, all on the same data.
+        all_estimators: Also show the value under one common λ and importance weighting, which take
+            no part in the choice.
         budget: Number of real episodes to spend on the best candidates; it needs the environment.
         environment: Environment of these episodes, such as `Pendulum-v1`. Default: the one that
             recorded the data.
@@ -45,7 +49,9 @@ def run_selection(
     if environment is not None:
         check_environment(environment)
     data = None if fitted_to is None else load(fitted_to)
-    found = select(runs, budget=budget, environment=environment, data=data)
+    found = select(
+        runs, all_estimators=all_estimators, budget=budget, environment=environment, data=data
+    )
     if json:
         print_json(found.describe())
     else:
@@ -56,13 +62,15 @@ def print_verdict(found: "Selection") -> None:
     """Print the choice and the reasons for it."""
     from gelato.report.references import shorten_reference
 
-    estimators = ("cross-model", "value, common λ", "fqe", "doubly robust")
+    names = {estimate.estimator for estimate in found.chosen.estimates}
+    estimators = [name for name in _COLUMNS if name in names]
     rows = []
     for candidate, score in found.ranking[:_SHOWN]:
         cells = [_write(candidate.find(name)) for name in estimators]
-        rows.append((candidate.method, candidate.seed, f"{score:.2f}", *cells))
+        cautious = f"{score:,.4g}" if math.isfinite(score) else "-"
+        rows.append((candidate.method, candidate.seed, cautious, *cells))
     print_title(f"{shorten_reference(found.dataset)}, estimates from the log alone, best first")
-    print_table(("policy", "seed", "mean rank", *estimators), rows)
+    print_table(("policy", "seed", "ranked by", *estimators), rows)
     if found.trials:
         print_title("real episodes")
         tried = []
@@ -103,4 +111,4 @@ def _describe_agreement(agreement: float | None) -> str:
     words = "they agree" if agreement > 0.6 else "they agree in part"
     if agreement < 0.2:
         words = "they do not agree"
-    return f"{words} (mean rank correlation {agreement:.2f})"
+    return f"{words} (rank correlation of cross-model and fqe {agreement:.2f})"

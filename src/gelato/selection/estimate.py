@@ -2,7 +2,6 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +95,6 @@ def bound_draw(
     deviation = math.sqrt(variance * (1 + 1 / count) + extra_variance)
     width = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * deviation
     return center - width, center + width
-
-
-def rank(values: Sequence[float]) -> Float[np.ndarray, " n"]:
-    """Return ranks scaled to [0, 1], 1 for the largest; ties share their mean."""
-    ranks = stats.rankdata(values)
-    return (ranks - 1) / max(1, len(ranks) - 1)
 
 
 def _finite(value: object) -> float | None:

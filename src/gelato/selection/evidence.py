@@ -36,6 +36,9 @@ class SelectSettings:
     """Logged steps in which the penalty of a model looks for neighbours."""
     critics: TemporalConfig = field(default_factory=TemporalConfig)
     """Critics of FQE and of the value."""
+    all_estimators: bool = False
+    """Also compute the estimators that take no part in the choice: values and importance weighting.
+    """
     imagined: int = 50_000
     """Imagined steps per policy that the value is learned from."""
     seed: int = 0

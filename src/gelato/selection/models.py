@@ -29,6 +29,7 @@ from gelato.selection.evidence import ImaginedSteps, SelectSettings
 from gelato.selection.log import Log, normalise_actions
 from gelato.selection.policies import AbstractTarget
 from gelato.selection.rollouts import Judge
+from gelato.selection.stopwatch import Stopwatch
 from gelato.selection.temporal import Rows
 from gelato.training.population import encode_rows
 from gelato.training.presets import choose_parts
@@ -37,6 +38,8 @@ from gelato.uncertainty.penalty import penalise
 from gelato.uncertainty.registry import find_penalty
 
 HALVES = ("half-1", "half-2")
+# The share of rows of a half that may be dropped.
+_TRIMMED = 0.01
 _NEIGHBOURS = 20
 _HORIZON = 10
 _DEFAULT_PENALTIES = {"latent": "geodesic", "state": "largest-deviation"}
@@ -58,7 +61,8 @@ def split_in_halves(split: Split, seed: int = 0) -> tuple[Split, Split]:
     """Return two disjoint halves of the training episodes, each as a split of its own.
 
     With a single training episode, one half is the held-out part. Both halves keep the held-out
-    episodes to choose their best weights.
+    episodes to choose their best weights. If one half has slightly more rows, its last ones are
+    dropped.
     """
     train = split.train
     slices = train.episode_slices
@@ -66,12 +70,14 @@ def split_in_halves(split: Split, seed: int = 0) -> tuple[Split, Split]:
         parts = [train, split.held_out]
     else:
         order = np.random.default_rng(seed).permutation(len(slices))
-        parts = []
+        halves_rows = []
         for chosen in (order[::2], order[1::2]):
-            rows = np.concatenate(
-                [np.arange(*slices[i].indices(len(train))) for i in sorted(chosen)]
-            )
-            parts.append(train[rows])
+            rows = [np.arange(*slices[i].indices(len(train))) for i in sorted(chosen)]
+            halves_rows.append(np.concatenate(rows))
+        shorter, longer = sorted(map(len, halves_rows))
+        # Halves with equally many rows share a compiled program.
+        kept = shorter if longer - shorter <= _TRIMMED * longer else longer
+        parts = [train[rows[:kept]] for rows in halves_rows]
     halves = []
     for number, part in enumerate(parts, start=1):
         reference = f"{split.dataset.reference} (half {number})"
@@ -82,24 +88,33 @@ def split_in_halves(split: Split, seed: int = 0) -> tuple[Split, Split]:
 
 
 def read_models(
-    run: Path, folder: Path, dataset: Dataset, penalty: str | None, settings: SelectSettings
+    run: Path,
+    folder: Path,
+    dataset: Dataset,
+    penalty: str | None,
+    settings: SelectSettings,
+    watch: Stopwatch,
 ) -> Models:
     """Read the run's models, and fit those of both halves in `folder` or read them there."""
-    fit, fitted, split = _read_fit(run, dataset)
+    with watch.measure("models of the run"):
+        fit, fitted, split = _read_fit(run, dataset)
     judges, seeds = [], ()
     chosen = _choose_penalty(penalty, fit)
     if fitted is not None:
         described = Run(run).description
         seeds = tuple(described["seeds"])
-        for index in range(len(seeds)):
-            judges.append(make_judge(fitted, index, split.train, chosen, settings.points))
+        with watch.measure("penalties of the models"):
+            for index in range(len(seeds)):
+                judges.append(make_judge(fitted, index, split.train, chosen, settings.points))
     for name, half in zip(HALVES, split_in_halves(split), strict=True):
         short = _shorten_fit(fit, settings.model_updates, len(half.train))
         numbers = tuple(range(settings.half_seeds))
         place = folder / f"{name}-{settings.model_updates}-{settings.half_seeds}"
-        fitted_half = short.fit(half, place, numbers)
-        for index in numbers:
-            judges.append(make_judge(fitted_half, index, half.train, chosen, settings.points))
+        with watch.measure("models of both halves"):
+            fitted_half = short.fit(half, place, numbers)
+        with watch.measure("penalties of the models"):
+            for index in numbers:
+                judges.append(make_judge(fitted_half, index, half.train, chosen, settings.points))
     return Models(tuple(judges), seeds, type(fit).__name__)
 
 

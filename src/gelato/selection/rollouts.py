@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
+from gelato.arrays import stack
 from gelato.dynamics.interface import AbstractDynamics
 from gelato.dynamics.windowed import WindowedDynamics
 from gelato.model.latent import Scaling
@@ -26,6 +27,8 @@ from gelato.selection.policies import AbstractTarget
 from gelato.uncertainty.penalty import AbstractPenalty, penalise
 
 _BLOCKS = 10
+# Sums over a rollout: the fields of `Rollouts`.
+_SUMS = 5
 
 
 class Judge(eqx.Module):
@@ -102,35 +105,70 @@ def roll_out(
     *,
     key: PRNGKeyArray,
 ) -> Rollouts:
-    """Roll every policy out in every model, from the same first states of the data."""
-    length = max(1, config.steps // _BLOCKS)
-    found = []
-    with progress("rollouts in other models", len(judges) * config.steps) as advance:
-        for judge in judges:
-            found.append(_roll_out_in(judge, policies, starts, config, length, advance, key=key))
-    sums = np.stack(found)
+    """Roll every policy out in every model, from the same first states of the data.
+
+    Models of equal shapes share a program.
+    """
+    groups = _group_by_shape(judges)
+    sums = np.zeros((*own.shape, len(starts), _SUMS))
+    with progress("rollouts in other models", len(groups) * config.steps) as advance:
+        for group in groups:
+            chosen = stack([judges[place] for place in group])
+            sums[group] = _roll_out_in(chosen, policies, starts, config, advance, key=key)
     returns, believed, penalties, steps, outside = np.moveaxis(sums, -1, 0)
     return Rollouts(returns, believed, penalties, steps, outside, own)
 
 
+def _group_by_shape(judges: Sequence[Judge]) -> list[list[int]]:
+    """Group the places of models that can be stacked."""
+    groups: dict[object, list[int]] = {}
+    for place, judge in enumerate(judges):
+        arrays, static = eqx.partition(judge, eqx.is_array)
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arrays))
+        groups.setdefault((shapes, jax.tree.structure(static)), []).append(place)
+    return list(groups.values())
+
+
 def _roll_out_in(
-    judge: Judge,
+    judges: Judge,
     policies: AbstractTarget,
     starts: Float[Array, "episodes state"],
     config: RolloutConfig,
-    length: int,
     advance: Advance,
     *,
     key: PRNGKeyArray,
-) -> Float[np.ndarray, "policies episodes sums"]:
+) -> Float[np.ndarray, "models policies episodes sums"]:
+    """Roll out in stacked models, in blocks that move a progress bar."""
     count = jax.tree.leaves(policies)[0].shape[0]
-    carry, done = begin_rollouts(judge, starts, count), 0
+    carry, done = _begin_in_all(judges, starts, count), 0
+    length = max(1, config.steps // _BLOCKS)
     while done < config.steps:
         steps = min(length, config.steps - done)
-        carry = continue_rollouts(judge, policies, carry, config, steps, key=key)
+        carry = _continue_in_all(judges, policies, carry, config, steps, key=key)
         done += steps
         advance(steps)
     return np.asarray(carry.sums)
+
+
+@eqx.filter_jit
+def _begin_in_all(judges: Judge, starts: Float[Array, "episodes state"], policies: int) -> _Carry:
+    return eqx.filter_vmap(lambda judge: begin_rollouts(judge, starts, policies))(judges)
+
+
+@eqx.filter_jit
+def _continue_in_all(
+    judges: Judge,
+    policies: AbstractTarget,
+    carry: _Carry,
+    config: RolloutConfig,
+    steps: int,
+    *,
+    key: PRNGKeyArray,
+) -> _Carry:
+    def in_model(judge: Judge, carry: _Carry) -> _Carry:
+        return continue_rollouts(judge, policies, carry, config, steps, key=key)
+
+    return eqx.filter_vmap(in_model)(judges, carry)
 
 
 @eqx.filter_jit
@@ -143,7 +181,7 @@ def begin_rollouts(judge: Judge, starts: Float[Array, "episodes state"], policie
         jnp.broadcast_to(latents, (policies, *latents.shape)),
         jnp.ones(shape, bool),
         jnp.ones(shape, bool),
-        jnp.zeros((*shape, 5)),
+        jnp.zeros((*shape, _SUMS)),
         jnp.zeros((), jnp.int32),
     )
 

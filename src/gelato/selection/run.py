@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from gelato.selection.models import Models, imagine_steps, own_model_of, read_mo
 from gelato.selection.policies import group_by_shape, stack_policies
 from gelato.selection.replay import measure_bias
 from gelato.selection.rollouts import RolloutConfig, find_worst_reward, roll_out
+from gelato.selection.stopwatch import Stopwatch
 from gelato.selection.value import (
     CommonValue,
     OwnValue,
@@ -39,8 +39,10 @@ from gelato.selection.value import (
 from gelato.training.policies import TrainedPolicy, find_training, trained_policies
 
 FOLDER = "selection"
+# Stages of the estimators that take no part in the choice.
+OTHER_STAGES = ("values", "importance weighting")
 # It changes when stored estimates of an older version lack something.
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,13 @@ class RunEstimates:
     dataset: str
     common_weight: float
     models: int
-    seconds: float
+    seconds: dict[str, float]
+    """How long every stage took."""
 
 
-def choose_settings(run: Path) -> SelectSettings:
+def choose_settings(run: Path | str) -> SelectSettings:
     """Choose settings in proportion to the training, so that selecting stays cheap."""
-    path = Run(run).results
+    path = Run(find_training(run)).results
     with report_damage(path):
         updates = max([int(record["steps"] or 0) for record in read_records(path)], default=0)
     settings = SelectSettings()
@@ -141,29 +144,33 @@ def check_same_data(run: Path, dataset: Dataset) -> None:
 
 
 def _estimate(run: Path, folder: Path, dataset: Dataset, settings: SelectSettings) -> RunEstimates:
-    begun = time.monotonic()
+    watch = Stopwatch()
     described = Run(run).description
     methods = {method["name"]: method for method in described["methods"]}
-    trained = trained_policies(run)
-    log = make_log(dataset.transitions)
+    with watch.measure("policies and log"):
+        trained = trained_policies(run)
+        log = make_log(dataset.transitions)
     penalty = next(
         (each["penalty"] for each in described["methods"] if each["penalty"] != "none"), None
     )
-    models = read_models(run, folder, dataset, penalty, settings)
+    models = read_models(run, folder, dataset, penalty, settings, watch)
     if len(models.seeds) < 2:
         note(
             f"{run}: has {len(models.seeds) or 'no'} model seed, so a policy is judged only by "
             "the models fitted to halves of the data; for more models, train with --seeds 2 in a "
             "new folder"
         )
+    with watch.measure("replay of logged actions"):
+        bias = measure_bias(models.judges, log, key=jax.random.key(settings.seed))
     found: list[Candidate | None] = [None] * len(trained)
     evidences, places = [], group_by_shape([each.policy for each in trained])
     for group in places:
         chosen = [trained[place] for place in group]
-        evidences.append(_gather(chosen, methods, models, log, settings))
+        evidence = _gather(chosen, methods, models, log, settings, watch)
+        evidences.append(replace(evidence, bias=bias))
     weight = _pool_weights(evidences)
     for group, evidence in zip(places, evidences, strict=True):
-        estimators = make_estimators(evidence, weight)
+        estimators = make_estimators(evidence, weight, watch)
         by_estimator = [estimator.estimate(evidence) for estimator in estimators]
         for row, place in enumerate(group):
             each = trained[place]
@@ -177,28 +184,33 @@ def _estimate(run: Path, folder: Path, dataset: Dataset, settings: SelectSetting
                 tuple(estimates[row] for estimates in by_estimator),
             )
     candidates = tuple(candidate for candidate in found if candidate is not None)
-    seconds = time.monotonic() - begun
     return RunEstimates(
         candidates,
         described["fingerprint"],
         dataset.reference,
         weight,
         len(models.judges),
-        seconds,
+        watch.seconds,
     )
 
 
-def make_estimators(evidence: Evidence, common_weight: float) -> list[AbstractEstimator]:
-    """Make all estimators. What several of them need is computed once."""
-    critics = fit_critics(evidence)
-    values = learn_values(evidence)
-    weighted = weigh_log(evidence, critics)
+def make_estimators(
+    evidence: Evidence, common_weight: float, watch: Stopwatch
+) -> list[AbstractEstimator]:
+    """Make the estimators that the settings ask for. What several of them need is computed once."""
+    with watch.measure("fitted Q evaluation"):
+        critics = fit_critics(evidence)
+    needed: list[AbstractEstimator] = [CrossModel(), FittedQ(critics), PathPenalty()]
+    if not evidence.settings.all_estimators:
+        return needed
+    with watch.measure(OTHER_STAGES[0]):
+        values = learn_values(evidence)
+    with watch.measure(OTHER_STAGES[1]):
+        weighted = weigh_log(evidence, critics)
     return [
-        CrossModel(),
+        *needed,
         CommonValue(common_weight, values),
-        FittedQ(critics),
         OwnValue(values),
-        PathPenalty(),
         *(ImportanceWeighting(name, weighted) for name in WEIGHTINGS),
     ]
 
@@ -209,6 +221,7 @@ def _gather(
     models: Models,
     log: Log,
     settings: SelectSettings,
+    watch: Stopwatch,
 ) -> Evidence:
     """Roll policies of equal shape out in all models."""
     policies = stack_policies([each.policy for each in trained])
@@ -223,11 +236,16 @@ def _gather(
     key = jax.random.key(settings.seed)
     starts = log.initial_states[_spread(len(log.rows), settings.episodes)]
     config = RolloutConfig(int(log.rows.shape[1]), find_worst_reward(log))
-    rollouts = roll_out(models.judges, policies, starts, own, config, key=key)
-    imagined = imagine_steps(models.judges, policies, homes, log, settings.imagined, key=key)
+    with watch.measure("rollouts"):
+        rollouts = roll_out(models.judges, policies, starts, own, config, key=key)
+    imagined = None
+    if settings.all_estimators:
+        with watch.measure(OTHER_STAGES[0]):
+            imagined = imagine_steps(
+                models.judges, policies, homes, log, settings.imagined, key=key
+            )
     weights = [float(methods[each.method]["penalty_weight"]) for each in trained]
-    bias = measure_bias(models.judges, log, key=key)
-    return Evidence(log, policies, settings, rollouts, imagined, np.array(weights), bias)
+    return Evidence(log, policies, settings, rollouts, imagined, np.array(weights))
 
 
 def _spread(available: int, wanted: int) -> np.ndarray:

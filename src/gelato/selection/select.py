@@ -1,12 +1,15 @@
 """Choose one policy of several from the log alone, and say how good it is.
 
-Policies are ranked by the mean of their ranks under three estimators that see different things:
-returns in other models, the value under one common λ, and FQE. The estimated return and the verdict
-come from returns in other models, because they are in the units of the log's own returns.
+Policies are ranked by their returns in models that they were not trained in: by a lower quantile
+over the models, so that a policy which fails in one of them comes later. The estimated return and
+the verdict are the median over the same models. FQE is a cross-check, and decides if the models
+give no estimate. `docs/research/selection.md` says why no other estimator takes part.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +24,17 @@ from gelato.runs.files import report_damage
 from gelato.runs.folder import Run
 from gelato.runs.sweeps import expand_sweeps
 from gelato.selection.budget import Trial, choose_trial, try_policies
-from gelato.selection.estimate import Estimate, bound_mean, rank
+from gelato.selection.cross_model import CrossModel
+from gelato.selection.estimate import Estimate, bound_mean
 from gelato.selection.evidence import SelectSettings
-from gelato.selection.run import Candidate, RunEstimates, check_same_data, estimate_run
+from gelato.selection.fqe import FittedQ
+from gelato.selection.run import (
+    Candidate,
+    RunEstimates,
+    check_same_data,
+    choose_settings,
+    estimate_run,
+)
 from gelato.selection.value import CommonValue, change_weight
 from gelato.training.policies import (
     TrainedPolicy,
@@ -33,8 +44,8 @@ from gelato.training.policies import (
 )
 
 Verdict = Literal["better than the data", "do not deploy", "not shown to be better"]
-# Estimators that rank policies; the others are reported.
-RANKING = ("cross-model", "value, common λ", "fqe")
+# The first of these that is usable for half of the policies ranks them.
+RANKING = (CrossModel.name, FittedQ.name)
 # More steps than this outside of the data: nothing is known about the policy.
 MOST_OUTSIDE = 0.5
 _FILE = "selection"
@@ -52,7 +63,11 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class Selection:
-    """The chosen policy, the verdict about it, and all candidates, best first."""
+    """The chosen policy, the verdict about it, and all candidates, best first.
+
+    Candidates are ranked by their scores: by a lower quantile of the return over models, or −∞ if
+    there is no usable estimate. `seconds` says how long the stages of all estimates took.
+    """
 
     chosen: Candidate
     verdict: Verdict
@@ -65,12 +80,15 @@ class Selection:
     dataset: str
     common_weight: float
     trials: tuple[Trial, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         policies = []
-        for candidate, score in self.ranking:
-            policies.append({"run": str(candidate.run), "rank": score, **candidate.describe()})
+        for place, (candidate, score) in enumerate(self.ranking, start=1):
+            known = score if math.isfinite(score) else None
+            fields = {"run": str(candidate.run), "rank": place, "score": known}
+            policies.append({**fields, **candidate.describe()})
         return {
             "dataset": self.dataset,
             "chosen": {
@@ -87,6 +105,7 @@ class Selection:
             "common_weight": self.common_weight,
             "real_episodes": sum(len(trial.returns) for trial in self.trials),
             "trials": [trial.describe() for trial in self.trials],
+            "seconds": {stage: round(seconds, 2) for stage, seconds in self.seconds.items()},
             "policies": policies,
         }
 
@@ -95,13 +114,15 @@ def select(
     runs: Sequence[Path | str] | Path | str,
     *,
     settings: SelectSettings | None = None,
+    all_estimators: bool = False,
     budget: int = 0,
     environment: str | None = None,
     data: Dataset | None = None,
 ) -> Selection:
     """Choose a policy of one or several runs on the same data.
 
-    No environment is used, unless `budget` allows some real episodes; `environment` replaces the
+    `all_estimators` adds those that take no part in the choice to the default settings. No
+    environment is used, unless `budget` allows some real episodes; `environment` replaces the
     one that recorded the data. The choice is stored in the run's `selection.json`; `evaluate` and
     `export` then use it. `data` replaces the recorded reference, for data that moved.
     """
@@ -119,13 +140,20 @@ def select(
     dataset = data or load_stored(trained[0].dataset)
     check_same_data(find_training(folders[0]), dataset)
     behaviour = measure_behaviour(dataset)
-    found = [estimate_run(folder, settings, dataset) for folder in folders]
+    found = []
+    for folder in folders:
+        own = settings or replace(choose_settings(folder), all_estimators=all_estimators)
+        found.append(estimate_run(folder, own, dataset))
     candidates, weight = pool_candidates(found)
     ranking = rank_candidates(candidates)
     trials: list[Trial] = []
     if budget:
         trials = try_policies([candidate for candidate, _ in ranking], budget, environment)
     selection = decide(ranking, behaviour, found[0].dataset, weight, trials=trials)
+    seconds: Counter[str] = Counter()
+    for estimates in found:
+        seconds.update(estimates.seconds)
+    selection = replace(selection, seconds=seconds)
     chosen_run = Run(selection.chosen.run)
     with chosen_run.lock():
         chosen_run.write_json(_FILE, selection.describe())
@@ -153,20 +181,24 @@ def pool_candidates(found: Sequence[RunEstimates]) -> tuple[list[Candidate], flo
 
 
 def rank_candidates(candidates: Sequence[Candidate]) -> list[tuple[Candidate, float]]:
-    """Return candidates with their mean rank, best first.
+    """Return candidates with their scores, best first.
 
-    An estimator counts only where its estimate is usable.
+    One estimator ranks all of them, since scores of different estimators have different units. A
+    candidate without a usable estimate of it comes last.
     """
-    sums, counts = np.zeros(len(candidates)), np.zeros(len(candidates))
+    name = find_deciding(candidates)
+    scored = [(candidate, _score(candidate.find(name))) for candidate in candidates]
+    return sorted(scored, key=lambda pair: -pair[1])
+
+
+def find_deciding(candidates: Sequence[Candidate]) -> str:
+    """Return the estimator that ranks the candidates."""
     for name in RANKING:
         estimates = [candidate.find(name) for candidate in candidates]
-        usable = [place for place, each in enumerate(estimates) if each and each.usable]
-        values = [_lower(estimates[place]) for place in usable]
-        sums[usable] += rank(values)
-        counts[usable] += 1
-    scores = np.where(counts > 0, sums / np.maximum(counts, 1), -1.0)
-    order = np.argsort(-scores, kind="stable")
-    return [(candidates[place], float(scores[place])) for place in order]
+        usable = sum(estimate is not None and estimate.usable for estimate in estimates)
+        if usable >= max(1, len(candidates) / 2):
+            return name
+    return RANKING[0]
 
 
 def decide(
@@ -179,16 +211,22 @@ def decide(
 ) -> Selection:
     """Choose the best candidate and judge it against the logged behaviour."""
     chosen = ranking[0][0]
-    estimate = chosen.find("cross-model") or Estimate("cross-model", float("nan"), problem="none")
+    candidates = [candidate for candidate, _ in ranking]
+    name = CrossModel.name
+    estimate = chosen.find(name) or Estimate(name, float("nan"), problem="none")
     if trials:
         best = choose_trial(trials)
         chosen, estimate = best.candidate, best.estimate
     outside = None
-    other = chosen.find("cross-model")
+    other = chosen.find(name)
     if other is not None:
         outside = other.details.get("outside_share")
     verdict, reason = judge(estimate, behaviour, None if trials else outside)
-    reasons = [reason, *_report_problems([candidate for candidate, _ in ranking])]
+    reasons = [reason]
+    deciding = find_deciding(candidates)
+    if deciding != name:
+        reasons.append(f"{deciding} ranks the policies, because {name} has too few estimates")
+    reasons += _report_problems(candidates)
     bias = estimate.details.get("reward_bias", 0.0)
     if bias > 0:
         reasons.append(
@@ -202,7 +240,7 @@ def decide(
         estimate,
         behaviour,
         tuple(ranking),
-        measure_agreement([candidate for candidate, _ in ranking]),
+        measure_agreement(candidates),
         outside,
         dataset,
         common_weight,
@@ -243,25 +281,21 @@ def measure_behaviour(dataset: Dataset) -> Behaviour:
     if len(returns) < 2:
         raise InputError(
             f"{dataset.reference}: has one episode, so nothing is known about how returns vary; "
-            "record at least two"
+            "record at least two, or train a single policy with --penalty-weight"
         )
     return Behaviour(float(returns.mean()), *bound_mean(returns), len(returns))
 
 
 def measure_agreement(candidates: Sequence[Candidate]) -> float | None:
-    """Return the mean rank correlation between pairs of ranking estimators, or None."""
+    """Return the rank correlation between cross-model and FQE, or None with too few policies."""
     columns = []
     for name in RANKING:
-        estimates = [candidate.find(name) for candidate in candidates]
-        columns.append([each.estimate if each and each.usable else np.nan for each in estimates])
-    found = []
-    for first in range(len(columns)):
-        for second in range(first):
-            both = np.array([columns[first], columns[second]])
-            both = both[:, np.isfinite(both).all(axis=0)]
-            if both.shape[1] > 2 and np.ptp(both, axis=1).min() > 0:
-                found.append(stats.spearmanr(*both).statistic)
-    return float(np.mean(found)) if found else None
+        columns.append([_score(candidate.find(name)) for candidate in candidates])
+    both = np.array(columns)
+    both = both[:, np.isfinite(both).all(axis=0)]
+    if both.shape[1] < 3 or np.ptp(both, axis=1).min() == 0:
+        return None
+    return float(stats.spearmanr(*both).statistic)
 
 
 def find_selected(run: Path | str) -> dict[str, Any] | None:
@@ -276,9 +310,10 @@ def find_selected(run: Path | str) -> dict[str, Any] | None:
         return dict(chosen)
 
 
-def _lower(estimate: Estimate | None) -> float:
+def _score(estimate: Estimate | None) -> float:
     """Return what candidates are ranked by: a lower quantile where there is one."""
-    assert estimate is not None
+    if estimate is None or not estimate.usable:
+        return -math.inf
     return estimate.details.get("lower_quantile", estimate.estimate)
 
 

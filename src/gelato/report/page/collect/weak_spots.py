@@ -48,7 +48,7 @@ def list_weak_spots(
     agreement = selection.get("agreement")
     if agreement is not None and agreement < _AGREEMENT:
         found.append(
-            "The estimators contradict each other (mean rank correlation "
+            "The estimators contradict each other (rank correlation "
             f"{agreement:.2f}), so the choice of the policy is uncertain."
         )
     if data is not None:

@@ -162,7 +162,7 @@ def _policies_table(found: PolicySection) -> Html:
     rows = []
     for policy in found.policies:
         rows.append(_policy_row(found, policy))
-    heads = ("policy", "seed", "λ", "real data", "mean rank", "measured return", *found.estimators)
+    heads = ("policy", "seed", "λ", "real data", "rank", "measured return", *found.estimators)
     caption = "All policies, best first if they were ranked. ★ marks the selected one."
     return table(caption, heads, rows, class_="numbers")
 
@@ -184,7 +184,7 @@ def _policy_row(found: PolicySection, policy: Mapping[str, Any]) -> list[object]
         policy["seed"],
         write_number(policy["penalty_weight"]),
         MISSING if fraction is None else write_share(float(fraction)),
-        write_number(policy["rank"], 2),
+        write_number(policy["rank"]),
         measured,
         *estimates,
     ]
