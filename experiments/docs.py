@@ -63,9 +63,49 @@ def _only(what: str, write: Callable[[list[Record]], str]) -> Callable[[list[Rec
     return lambda records: write([record for record in records if record["what"] == what])
 
 
+def _having(field: str, write: Callable[[list[Record]], str]) -> Callable[[list[Record]], str]:
+    """Keep the records that have a field."""
+    return lambda records: write([record for record in records if field in record])
+
+
 _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "chaos": tables.chaos_table,
     "chaos broken": tables.broken_table,
+    "safety": _having(
+        "ratio",
+        _rows(
+            {
+                "what": "{what}",
+                "seconds": "{seconds:.3f}",
+                "times as long": "{ratio:.3f}",
+                "95% interval": "{low:.3f} to {high:.3f}",
+                "pairs": "{pairs:d}",
+            }
+        ),
+    ),
+    "safety import": _having(
+        "computing",
+        _rows(
+            {
+                "what": "{what}",
+                "steps": "{steps:,d}",
+                "seconds": "{seconds:.0f}",
+                "of computing": "{computing:.0f}",
+                "memory": "{megabytes:,d} MB",
+                "waiting processes": "{load:.0f}",
+            }
+        ),
+    ),
+    "safety memory": _having(
+        "proportional",
+        _rows(
+            {
+                "what": "{what}",
+                "memory of each": "{resident:.0f} MB",
+                "of it its own, with its share of common pages": "{proportional:.0f} MB",
+            }
+        ),
+    ),
     "model": _rows(
         {
             "dataset": "{dataset}",

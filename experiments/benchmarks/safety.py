@@ -185,7 +185,7 @@ def measure_import(episodes: int, length: int) -> list[Record]:
         write_log(log, episodes, length)
         environment = {**os.environ, "MINARI_DATASETS_PATH": str(Path(work).absolute() / "store")}
         command = [sys.executable, "-m", "gelato", "data", "import", f"file:{log}"]
-        begun = time.monotonic()
+        begun, (load, _, _) = time.monotonic(), os.getloadavg()
         subprocess.run([*command, "--name", "bench/log"], env=environment, check=True)
         wall = time.monotonic() - begun
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -195,6 +195,7 @@ def measure_import(episodes: int, length: int) -> list[Record]:
             "seconds": round(wall, 1),
             "computing": round(used.ru_utime + used.ru_stime, 1),
             "megabytes": round(used.ru_maxrss / 1e3),
+            "load": round(load, 1),
         }
     print(record, flush=True)
     return [record]

@@ -31,8 +31,8 @@ class Break:
 _FILES, _FOLDER, _NPZ = "runs/files.py", "runs/folder.py", "runs/npz.py"
 _NO_CHECK = (
     "runs/manifest.py",
-    "    path = folder / name\n    if path.exists() and not",
-    "    return folder / name\n    path = folder / name\n    if path.exists() and not",
+    "    path = folder / name\n    if path.is_symlink():",
+    "    return folder / name\n    path = folder / name\n    if path.is_symlink():",
 )
 BREAKS = (
     Break("nothing", (), ("kill at a call", "corruption"), (LOOP,)),
@@ -46,7 +46,7 @@ BREAKS = (
             ),
             (_FILES, "                flush_file(partial)\n", "                pass\n"),
         ),
-        ("kill at a call", "full disk"),
+        ("kill at a call", "kill", "full disk"),
         (LOOP,),
     ),
     Break("no checksum", (_NO_CHECK,), ("corruption",), (LOOP,), trials=120),

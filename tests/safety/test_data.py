@@ -156,15 +156,17 @@ def test_a_small_file_with_many_unwritten_rows_costs_nothing(tmp_path: Path) -> 
     assert peak < 50e6 and time.monotonic() - begun < 10
 
 
-def test_a_zip_file_that_claims_more_than_it_holds_costs_nothing(tmp_path: Path) -> None:
-    path = make_log(tmp_path / "log.npz")
-    header = (
-        b"\x93NUMPY\x01\x00\x76\x00"
-        + str({"descr": "<f8", "fortran_order": False, "shape": (10**15, 1)}).ljust(117).encode()
-        + b"\n"
-    )
+def add_header(path: Path, shape: tuple[int, ...]) -> None:
+    """Add the field `timeouts2` to a log: the header of an array of this shape, and no values."""
+    described = str({"descr": "<f8", "fortran_order": False, "shape": shape})
+    header = b"\x93NUMPY\x01\x00\x76\x00" + described.ljust(117).encode() + b"\n"
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("timeouts2.npy", header)
+
+
+def test_a_zip_file_that_claims_more_than_it_holds_costs_nothing(tmp_path: Path) -> None:
+    path = make_log(tmp_path / "log.npz")
+    add_header(path, (10**15, 1))
     with pytest.raises(InputError, match=r"timeouts2 cannot be read .its shape"):
         gelato.load(f"file:{path},timeouts=timeouts2")
 
@@ -262,6 +264,15 @@ def test_a_member_that_is_no_array_is_one_line(tmp_path: Path) -> None:
         archive.writestr("terminals", b"no array")
     with pytest.raises(InputError, match="terminals cannot be read"):
         gelato.load(f"file:{path}")
+
+
+@pytest.mark.parametrize("shape", [(2**63,), (10**30, 2), (2**32, 2**32), (-4, 2)])
+def test_a_shape_too_large_for_a_c_long_is_one_line(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = make_log(tmp_path / "log.npz")
+    add_header(path, shape)
+    with pytest.raises(InputError, match="timeouts2 cannot be read") as raised:
+        gelato.load(f"file:{path},timeouts=timeouts2")
+    assert str(raised.value).isprintable()
 
 
 @pytest.mark.parametrize(

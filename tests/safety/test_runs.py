@@ -388,8 +388,8 @@ def test_a_huge_penalty_weight_is_refused_by_its_name(weight: float) -> None:
         check_penalty_weight(weight)
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch) -> None:
-    """Record the order of the real calls."""
+def record_order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the order of the real flushes and renames."""
     order: list[str] = []
     flush, rename = os.fsync, os.rename
 
@@ -400,14 +400,33 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
         flush(descriptor)
 
     def watch_rename(source: str, target: str) -> None:
-        order.append("rename")
+        order.append(f"rename {Path(target).name}")
         rename(source, target)
 
     monkeypatch.setattr(os, "fsync", watch_flush)
     monkeypatch.setattr(os, "replace", watch_rename)
+    return order
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch) -> None:
+    order = record_order(monkeypatch)
     with write_atomically(tmp_path / "a.npz") as partial:
         partial.write_text("content")
-    assert order == ["flush file 7", "rename", "flush folder"]
+    assert order == ["flush file 7", "rename a.npz", "flush folder"]
+
+
+def test_files_of_a_run_and_their_manifest_are_on_the_disk_before_their_names(
+    tmp_path: Path, monkeypatch
+) -> None:
+    with open_run(tmp_path / "run", "model") as run:
+        order = record_order(monkeypatch)
+        with run.write_together("a.json", "b.json") as partials:
+            for partial in partials:
+                partial.write_text("{}")
+    size = (tmp_path / "run" / "manifest.json").stat().st_size
+    manifest = [f"flush file {size}", "rename manifest.json", "flush folder"]
+    files = ["rename a.json", "rename b.json", "flush folder"]
+    assert order == ["flush file 2", "flush file 2", *manifest, *files]
 
 
 def test_a_second_thread_is_refused_too(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -52,6 +53,24 @@ def test_bounds_and_limit_hold_for_new_episodes(rooms: FittedModel, others: Data
     errors = np.abs(verdict.next_states - np.asarray(rows.next_states))
     covered = (errors <= verdict.error_bounds).mean(axis=0)
     assert (covered > 0.7).all() and (covered < 0.95).all()
+
+
+def test_trust_compiles_few_programs(rooms: FittedModel, others: Dataset) -> None:
+    """Each program takes two megabytes. Single operations on arrays made 150 of them."""
+    compiled = 0
+
+    def count(event: str, seconds: float, **_: str | int) -> None:
+        nonlocal compiled
+        del seconds
+        compiled += event == "/jax/core/compile/backend_compile_duration"
+
+    jax.clear_caches()
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        Trust(rooms).of_data(others, 50)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    assert 5 < compiled < 50
 
 
 def test_other_calibration_episodes_are_used_and_those_of_the_fit_refused(

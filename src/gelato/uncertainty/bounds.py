@@ -44,7 +44,7 @@ class ErrorBounds:
 
     def bound_norm(self, predicted: Predicted) -> Float[np.ndarray, " n"]:
         """Return the bound of the norm of each row's error."""
-        return self.norm * _rms(np.asarray(predicted.deviation))
+        return self.norm * rms_rows(np.asarray(predicted.deviation))
 
     def bound_dimensions(self, predicted: Predicted) -> Float[np.ndarray, "n state"]:
         """Return the bound of each dimension's error, in normalised units."""
@@ -73,10 +73,11 @@ def rms_scores(
 ) -> Float[np.ndarray, " n"]:
     """Return the norm of each row's error over the norm of its predicted deviation."""
     error = np.asarray(predicted.mean) - truth
-    return _rms(error) / _rms(np.asarray(predicted.deviation))
+    return rms_rows(error) / rms_rows(np.asarray(predicted.deviation))
 
 
-def _rms(error: Float[np.ndarray, "n state"]) -> Float[np.ndarray, " n"]:
+def rms_rows(error: Float[np.ndarray, "n state"]) -> Float[np.ndarray, " n"]:
+    """Return the root of the mean square of each row."""
     return np.sqrt(np.mean(error**2, axis=1))
 
 

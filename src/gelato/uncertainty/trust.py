@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Num
 
@@ -23,11 +22,12 @@ from gelato.uncertainty.bounds import (
     number_episodes,
     predict_pairs,
     predict_rows,
+    rms_rows,
 )
 from gelato.uncertainty.build import Penalty, PenaltyInputs, build_penalty, name_penalty
 from gelato.uncertainty.calibration import SAMPLE, calibrate, penalise_in_parts
 from gelato.uncertainty.conformal import check_rate, find_threshold
-from gelato.uncertainty.embedded import embed, rms, sample_out_of_distribution
+from gelato.uncertainty.embedded import embed, sample_out_of_distribution
 
 # Data points that neighbours are searched among. An exported guard holds as many (its prototypes).
 POINTS = 10_000
@@ -211,7 +211,7 @@ class Trust:
         steps = chosen - starts[episodes]
         scale = np.asarray(self.fitted.scaling.states.scale)
         following = np.asarray(transitions.next_states)[chosen]
-        errors = np.asarray(rms(jnp.asarray((verdict.next_states - following) / scale)))
+        errors = rms_rows((verdict.next_states - following) / scale)
         known = np.asarray(transitions.has_successor)[chosen]
         records: list[Record] = []
         for index in range(len(chosen)):
