@@ -280,7 +280,11 @@ def _index_policies(records: Sequence[Record], estimator: str) -> dict[tuple[obj
 
 
 def choices_table(records: Sequence[Record]) -> str:
-    """Write what `select` chose and said for each dataset, and what turned out to be true."""
+    """Write what `select` chose and said for each dataset, and what turned out to be true.
+
+    Times on a CPU are left out, because other programs may have used it.
+    """
+    timed = any(record["device"] != "CPU" for record in records)
     rows = []
     for record in records:
         values = {name: float(value or 0) for name, value in record.items() if _is_number(value)}
@@ -302,7 +306,7 @@ def choices_table(records: Sequence[Record]) -> str:
                 str(record["verdict"]),
                 true,
                 f"{numbers['mean_return']} / {numbers['best_return']}",
-                f"{share:.0%}",
+                *([f"{share:.0%}"] if timed else []),
             )
         )
     columns = (
@@ -313,7 +317,7 @@ def choices_table(records: Sequence[Record]) -> str:
         "verdict",
         "true return",
         "grid: mean / best",
-        "time of select / train",
+        *(["time of select / train"] if timed else []),
     )
     return markdown_table(columns, rows)
 

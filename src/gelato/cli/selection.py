@@ -70,7 +70,7 @@ def print_verdict(found: "Selection") -> None:
         cautious = f"{score:,.4g}" if math.isfinite(score) else "-"
         rows.append((candidate.method, candidate.seed, cautious, *cells))
     print_title(f"{shorten_reference(found.dataset)}, estimates from the log alone, best first")
-    print_table(("policy", "seed", "ranked by", *estimators), rows)
+    print_table(("policy", "seed", "cautious return", *estimators), rows)
     if found.trials:
         print_title("real episodes")
         tried = []
