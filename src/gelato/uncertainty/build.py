@@ -165,8 +165,7 @@ def build_aleatoric(inputs: PenaltyInputs) -> Aleatoric:
 def build_forward(inputs: PenaltyInputs) -> ForwardNoise:
     """Build σ of the forward model, in units of the normalised state."""
     model = inputs.latent_model
-    state_size = model.decoders.mean.layers[-1].weight.shape[-2]
-    return ForwardNoise(build_composite(model), state_size)
+    return ForwardNoise(build_composite(model), model.observed.size)
 
 
 def build_ambient(inputs: PenaltyInputs) -> Ambient:

@@ -21,7 +21,7 @@ from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
 from gelato.geometry import Index, find_neighbours, prepare
 from gelato.model.latent import LatentModel
-from gelato.model.networks import MLP
+from gelato.model.networks import GaussianMLP
 from gelato.uncertainty.embedded import EmbeddedData
 from gelato.uncertainty.penalty import (
     NO_EXCLUSION,
@@ -116,7 +116,7 @@ def fit_unusual_action(
     """Build `UnusualAction` with the kernel under which held-out actions are most likely."""
     z, a = _invert_all(model, data.embeddings)
     z += _NOISE * jnp.std(z, axis=0) * jax.random.normal(jax.random.key(0), z.shape)
-    discrete = isinstance(model.policy, MLP)
+    discrete = not isinstance(model.policy, GaussianMLP)
     spread = jnp.std(a, axis=0)
     scale = jnp.ones_like(spread) if discrete else jnp.where(spread > 0, spread, 1.0)
     most = min(_STATES[-1], len(data) - 1)
