@@ -165,7 +165,7 @@ def _flatten(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return observations as one array; with the names of its columns if they are a dictionary."""
     if not isinstance(observations, Mapping):
-        return np.asarray(observations), ()
+        return _read_array(observations, field, source), ()
     parts: list[np.ndarray] = []
     names: list[str] = []
 
@@ -211,16 +211,23 @@ def _check_lengths(columns: Columns) -> None:
             )
 
 
+def _read_array(values: Recorded, field: str, source: str) -> np.ndarray:
+    """Return values as one array; refuse images of different shapes in words of their own."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        shapes = list(dict.fromkeys(np.shape(value) for value in values))
+        if len(shapes) < 2 or not all(len(shape) > 1 for shape in shapes):
+            raise
+    first, other = ("×".join(map(str, shape)) for shape in shapes[:2])
+    raise InputError(
+        f"{source}: {field} holds images of different shapes, such as {first} and {other}; scale "
+        "them to one shape"
+    )
+
+
 def _read_observations(column: Column, source: str, field: str) -> Num[np.ndarray, "n *value"]:
     """Return observations as floats; images stay bytes."""
-    if column.dtype == object:
-        shapes = list(dict.fromkeys(np.shape(each) for each in column.ravel()))
-        if len(shapes) > 1 and all(len(shape) > 1 for shape in shapes):
-            first, other = ("×".join(map(str, shape)) for shape in shapes[:2])
-            raise InputError(
-                f"{source}: {field} holds images of different shapes, such as {first} and {other}; "
-                "scale them to one shape"
-            )
     if is_image(column.dtype, column.shape[1:]):
         return np.ascontiguousarray(column)
     return _floats(column, source, field)

@@ -209,7 +209,7 @@ class Standardiser(eqx.Module):
         """
         if not layout.images:
             return Standardiser.fit(rows)
-        found = Standardiser.fit(rows[:, : layout.numbers])
+        found = Standardiser.fit(rows[:, : layout.numbers].astype(np.float32, copy=False))
         means, scales = [found.mean], [found.scale]
         for part in layout.parts[layout.numbers > 0 :]:
             total, squares = np.zeros(part.stop - part.start), 0.0

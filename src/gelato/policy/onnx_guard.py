@@ -40,6 +40,10 @@ def add_guard(graph: OnnxGraph, trust: Trust, space: ActionSpace) -> list[Any]:
             f"penalty {trust.penalty!r} cannot be exported; the graph holds the penalty 'guard'"
         )
     model, states = trust.model, trust.fitted.scaling.states
+    if model.observed.images:
+        raise InputError(
+            "a guard that predicts images cannot be exported; export the policy without the guard"
+        )
     layout = trust.fitted.scaling.layout
     x = add_inputs(graph, layout, np.asarray(states.mean), np.asarray(states.scale))
     encoder = make_stage(model.encoder.network, model.latent_size)

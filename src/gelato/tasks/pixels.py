@@ -20,7 +20,9 @@ _LENGTH, _HALF_WIDTH = 0.42, 0.045
 
 
 def draw_pendulum(
-    cos: Float[np.ndarray, "*batch"], sin: Float[np.ndarray, "*batch"], size: int = SIZE
+    cos: Float[np.ndarray, "*batch"] | np.float64,
+    sin: Float[np.ndarray, "*batch"] | np.float64,
+    size: int = SIZE,
 ) -> UInt8[np.ndarray, "*batch {size} {size}"]:
     """Draw pendulums at these angles; θ = 0 points upwards."""
     places = np.arange(size) - (size - 1) / 2
