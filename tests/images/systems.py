@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 
 from gelato.data.columns import make_dataset
@@ -68,3 +69,36 @@ def save_bars(path: Path) -> Path:
     names = {"observations": frames, "actions": actions, "rewards": rewards, "timeouts": ends}
     np.savez(path, **names)  # type: ignore[arg-type]
     return path
+
+
+ENVIRONMENT = "tests/SmallPendulumPixels-v0"
+if ENVIRONMENT not in gymnasium.registry:
+    gymnasium.register(
+        ENVIRONMENT,
+        "gelato.tasks.pixels:PendulumPixels",
+        max_episode_steps=20,
+        kwargs={"size": SIZE},
+    )
+
+
+def swing(episodes: int = 20, steps: int = 20) -> Dataset:
+    """Return a dataset of images of a pendulum under random actions."""
+    environment, rng = gymnasium.make(ENVIRONMENT), np.random.default_rng(0)
+    rows: list[tuple[object, ...]] = []
+    for episode in range(episodes):
+        observation, _ = environment.reset(seed=episode)
+        for step in range(steps):
+            action = rng.uniform(-2, 2, 1).astype(np.float32)
+            after, reward, *_ = environment.step(action)
+            rows.append((observation, action, reward, after, step == steps - 1))
+            observation = after
+    observations, actions, rewards, following, ends = map(np.array, zip(*rows, strict=True))
+    return make_dataset(
+        observations,
+        actions,
+        rewards,
+        next_observations=following,
+        timeouts=ends,
+        action_space=Continuous((-2.0,), (2.0,)),
+        environment=ENVIRONMENT,
+    )

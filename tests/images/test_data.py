@@ -67,9 +67,9 @@ def test_bytes_are_images_only_with_two_long_axes() -> None:
 @pytest.mark.parametrize("next_shape", [(10, 10), (16, 12)])
 def test_images_of_different_shapes_are_refused_in_one_line(next_shape) -> None:
     frames = draw_bar(np.zeros(4))
-    arrays = [list(frames[:3]) + [np.zeros(next_shape, np.uint8)], np.zeros((4, 1)), np.zeros(4)]
+    ragged = [*frames[:3], np.zeros(next_shape, np.uint8)]
     with pytest.raises(InputError, match=r"images of different shapes, such as 16×16 and 1"):
-        make_dataset(*arrays)
+        make_dataset(ragged, np.zeros((4, 1)), np.zeros(4))
     others = np.zeros((4, *next_shape), np.uint8)
     with pytest.raises(InputError, match=r"has shape \(4, .*\(images\), but observations has"):
         make_dataset(frames, np.zeros((4, 1)), np.zeros(4), next_observations=others)

@@ -266,9 +266,7 @@ def measure_rollouts(
     truth = np.asarray(scale(np.asarray(held_out.next_states)[window]))
     actions = fitted.scaling.action_space.encode(np.asarray(held_out.actions)[window])
     run = jax.vmap(
-        lambda state, actions, key: sample_rollouts(
-            model, state, actions, samples=samples, key=key
-        )
+        lambda state, actions, key: sample_rollouts(model, state, actions, samples=samples, key=key)
     )
     inputs = normalise_inputs(held_out[starts], fitted.scaling)
     sampled = np.asarray(run(inputs, actions, keys))

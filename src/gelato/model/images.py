@@ -2,8 +2,8 @@
 
 All convolutions are without overlap: the kernel is as large as the stride. Such a layer reads its
 input in blocks, so it is the same `Linear` that reads windows. It is one matrix product, also with
-an axis of decoders or seeds and in Jacobian-vector products, and the NumPy and ONNX policies have it
-already. The blocks of an image are patches, and the patches of a layer are neighbours in the next:
+an axis of decoders or seeds and in Jacobian-vector products. The NumPy and ONNX policies have it
+already. The blocks of an image are patches, and the next layer joins neighbouring patches:
 
     image ─► patches of 4×4 ─► 4×4 patches of features each ─► grid ─► MLP       encoder
     z ─► MLP ─► grid ─► 4×4 patches of features for each cell ─► 4×4 pixels each       decoder
@@ -92,7 +92,8 @@ def find_inputs(
     images = []
     for image, part in zip(observed.images, observed.parts[observed.numbers > 0 :], strict=True):
         patches = find_patches(image)
-        frames = [np.where(patches < math.prod(image), s + part.start + patches, -1) for s in starts]
+        inside = patches < math.prod(image)
+        frames = [np.where(inside, start + part.start + patches, -1) for start in starts]
         together = np.stack(frames, axis=-1).reshape(*patches.shape[:2], -1)
         images.append(np.where(together < 0, layout.size, together))
     return numbers, tuple(images)
@@ -171,7 +172,9 @@ class ImageDecoder(AbstractNetwork):
         key: PRNGKeyArray,
     ) -> None:
         keys = jax.random.split(key, 2 * len(observed.images) + 1)
-        trunks, last, features = [], [], observed.numbers
+        trunks: list[Convolutions] = []
+        last: list[Linear] = []
+        features = observed.numbers
         for number, image in enumerate(observed.images):
             cells, joined, pixels, channels = find_patches(image).shape
             trunk_key, last_key = keys[2 * number + 1 : 2 * number + 3]

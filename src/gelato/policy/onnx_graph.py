@@ -89,9 +89,7 @@ def _add_convolutions(
     graph: "OnnxGraph", stage: Stage, kept: np.ndarray, x: str
 ) -> tuple[str, int]:
     """Add the kept inputs of a stage and the features of its images."""
-    zero = graph.affine(
-        graph.slice(x, 0, 1), np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
-    )
+    zero = graph.affine(graph.slice(x, 0, 1), np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
     padded, parts, total = graph.add("Concat", x, zero, axis=1), [], len(kept)
     if len(kept):
         parts.append(graph.add("Gather", x, graph.constant(kept.astype(np.int64)), axis=1))

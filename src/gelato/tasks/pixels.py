@@ -1,10 +1,10 @@
 """Pendulum from pixels: 64×64 gray images, drawn by a small exact renderer.
 
-Gymnasium draws Pendulum with pygame, at 500×500 pixels and with a picture of a spinning arrow that
-shows the action. pygame is no dependency of GELATO, and an image must not show the action. So the
-frames here are computed in NumPy from `(cos θ, sin θ)` alone: the gray value of a pixel is the share
-of it that a rod with round ends covers, from black to white. It is smooth in θ, and a frame holds no
-velocity: read a history of two frames or more.
+Gymnasium draws Pendulum with pygame, at 500×500 pixels and with an arrow that shows the action.
+pygame is no dependency of GELATO, and an image must not show the action. So the frames here are
+computed in NumPy from `(cos θ, sin θ)` alone: the gray value of a pixel is the share of it that a
+rod with round ends covers, from black to white. It is smooth in θ. A frame holds no velocity: read
+a history of two frames or more.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from gymnasium.spaces import Box
 from jaxtyping import Float, UInt8
 
-from gelato.tasks.task import Task, register_task
+from gelato.tasks.task import Settings, Task, register_task
 
 SIZE = 64
 # Length and half the width of the rod, as shares of the side of the image.
@@ -66,7 +66,7 @@ _MODEL = {
     "variance_updates": 4_000,
 }
 _AGENT = {"hidden": (128, 128), "updates": 20_000, "discount": 0.98}
-_PRESETS = {
+_PRESETS: dict[str, dict[str, Settings]] = {
     "default": {"model": _MODEL, "sac": _AGENT, "train": {"evaluations": 4, "episodes": 20}},
     "small": {"model": {"updates": 4_000, "variance_updates": 800}, "sac": {"updates": 4_000}},
 }
