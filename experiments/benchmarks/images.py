@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gelato.data.recipes import find_recipe
 from gelato.data.reference import load
 from gelato.data.summary import episode_returns
 from gelato.data.transitions import Dataset
@@ -36,8 +37,8 @@ from gelato.training.train import train
 
 RESULTS = Path(__file__).parents[2] / "results" / "images.json"
 # The options of each task's data.
-TASKS = {"pendulum-pixels": ",history=3"}
-TINY = {"transitions": 4_000, "updates": 300, "policy_updates": 300, "episodes": 2, "points": 500}
+TASKS = {"pendulum-pixels": ",history=3", "highway-gray": ",history=3"}
+TINY = {"transitions": 800, "updates": 300, "policy_updates": 300, "episodes": 2, "points": 500}
 
 
 def main() -> None:
@@ -49,7 +50,11 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/images"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--transitions", type=int, help="default: the whole dataset")
+    parser.add_argument(
+        "--transitions",
+        type=int,
+        help="default: the whole dataset; for driving, twenty of them count as an episode",
+    )
     parser.add_argument("--updates", type=int, help="of the model")
     parser.add_argument("--policy-updates", type=int, help="of every policy")
     parser.add_argument("--episodes", type=int, default=20, help="of the last evaluation")
@@ -68,7 +73,10 @@ def main() -> None:
 
 
 def _measure(arguments: argparse.Namespace, task: str) -> list[Record]:
-    size = f",transitions={arguments.transitions},seed=0" if arguments.transitions else ""
+    unit, size = find_recipe(task).unit, ""
+    if arguments.transitions:
+        count = arguments.transitions
+        size = f",{unit}={count if unit == 'transitions' else count // 20},seed=0"
     dataset = load(f"{task}{size}{TASKS[task]}")
     parts = _choose_parts(arguments, dataset)
     assert isinstance(parts.latent, LatentFit)

@@ -81,8 +81,8 @@ if ENVIRONMENT not in gymnasium.registry:
     )
 
 
-def swing(episodes: int = 20, steps: int = 20) -> Dataset:
-    """Return a dataset of images of a pendulum under random actions."""
+def save_swings(path: Path, episodes: int = 20, steps: int = 20) -> str:
+    """Write a log of images of a pendulum under random actions; return its reference."""
     environment, rng = gymnasium.make(ENVIRONMENT), np.random.default_rng(0)
     rows: list[tuple[object, ...]] = []
     for episode in range(episodes):
@@ -92,13 +92,7 @@ def swing(episodes: int = 20, steps: int = 20) -> Dataset:
             after, reward, *_ = environment.step(action)
             rows.append((observation, action, reward, after, step == steps - 1))
             observation = after
-    observations, actions, rewards, following, ends = map(np.array, zip(*rows, strict=True))
-    return make_dataset(
-        observations,
-        actions,
-        rewards,
-        next_observations=following,
-        timeouts=ends,
-        action_space=Continuous((-2.0,), (2.0,)),
-        environment=ENVIRONMENT,
-    )
+    names = ("observations", "actions", "rewards", "next_observations", "timeouts")
+    columns = zip(*rows, strict=True)
+    np.savez(path, **{name: np.array(values) for name, values in zip(names, columns)})  # type: ignore[arg-type]
+    return f"file:{path},environment={ENVIRONMENT},low=-2,high=2"

@@ -1,5 +1,6 @@
 """A whole run on images: everything that reads a run works, and refuses what it must."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import gelato
 from gelato.agents.sac import SAC
-from gelato.data.sources import add_history
+from gelato.cli import main
 from gelato.dynamics.latent import LatentFit
 from gelato.errors import InputError
 from gelato.policy.onnx_export import export_onnx
@@ -18,12 +19,12 @@ from gelato.policy.policy import load_policies, pack_policies
 from gelato.tasks.environments import make_environment
 from gelato.training.policies import trained_policies
 from gelato.training.presets import choose_parts, make_method
-from tests.images.systems import ENVIRONMENT, SIZE, TINY, swing
+from tests.images.systems import ENVIRONMENT, SIZE, TINY, save_swings
 
 
 @pytest.fixture(scope="module")
-def dataset() -> gelato.Dataset:
-    return add_history(swing(), 2)
+def dataset(tmp_path_factory) -> gelato.Dataset:
+    return gelato.load(save_swings(tmp_path_factory.mktemp("log") / "log.npz") + ",history=2")
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,31 @@ def test_the_exported_graph_acts_like_the_policy(run: Path, tmp_path: Path) -> N
     assert shapes == {"observation": SIZE**2, "window": SIZE**2 + 2}
     # The graph holds no dense matrix of pixels by pixels.
     assert (tmp_path / "p.onnx").stat().st_size < 4 * (SIZE**2 + 2) ** 2
+
+
+@pytest.mark.slow
+def test_the_commands_work_on_a_run_or_refuse_it_in_one_line(
+    run: Path, dataset: gelato.Dataset, tmp_path: Path, capsys
+) -> None:
+    main(["data", "info", dataset.reference])
+    assert "image 16×16, mean" in capsys.readouterr().out
+    main(["data", "check", dataset.reference])
+    main(["model", "check", str(run)])
+    main(["evaluate", str(run), "--episodes", "1"])
+    main(["trust", str(run), dataset.reference, "--rows", "20"])
+    main(["report", str(run), "--out", str(tmp_path / "report.html")])
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["map"] is not None
+    main(["export", str(run), "--onnx", str(tmp_path / "p.onnx"), "--no-guard"])
+    for command, problem in (
+        (["select", str(run)], "returns cannot be estimated from images yet"),
+        (["uncertainty", str(run)], "penalties cannot be judged on images yet"),
+        (["export", str(run), "--onnx", str(tmp_path / "g.onnx")], "--no-guard"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(command)
+        assert stopped.value.code == 2
+        assert problem in capsys.readouterr().err
 
 
 def test_methods_without_the_latent_model_refuse_images(

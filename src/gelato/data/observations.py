@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float, Num
 
 ImageShape = tuple[int, ...]
 # A byte array whose rows have two axes of at least this length holds images.
 _LEAST_SIDE = 8
 # An axis this short holds the channels (or the frames) of an image.
 _MOST_CHANNELS = 7
+# Cells per side of a shrunk image.
+_CELLS = 8
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,18 @@ def is_image(dtype: np.dtype, shape: Sequence[int]) -> bool:
 def find_channels(image: ImageShape) -> int | None:
     """Return the axis of an image that holds its channels, or None if it has none."""
     return None if len(image) == 2 else int(np.argmin(image))
+
+
+def shrink_images(
+    states: Num[np.ndarray, "n state"], layout: ObservationLayout
+) -> Float[np.ndarray, "n short"]:
+    """Return the numbers of states, and the mean brightness of `_CELLS`×`_CELLS` cells per image."""
+    parts = [states[:, : layout.numbers].astype(np.float32)]
+    for image, part in zip(layout.images, layout.parts[layout.numbers > 0 :], strict=True):
+        pixels, axis = states[:, part].reshape(-1, *image), find_channels(image)
+        pixels = pixels[..., None] if axis is None else np.moveaxis(pixels, axis + 1, -1)
+        sides = [size // _CELLS for size in pixels.shape[1:3]]
+        kept = pixels[:, : _CELLS * sides[0], : _CELLS * sides[1]]
+        cells = kept.reshape(len(kept), _CELLS, sides[0], _CELLS, sides[1], -1)
+        parts.append(cells.mean(axis=(2, 4), dtype=np.float32).reshape(len(kept), -1))
+    return np.concatenate(parts, axis=1)

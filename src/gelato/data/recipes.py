@@ -7,7 +7,7 @@ from typing import Literal
 from gelato.errors import InputError
 from gelato.tasks.driving import DRIVING_TASKS
 from gelato.tasks.four_rooms import FOUR_ROOMS, FOUR_ROOMS_GOAL, Region
-from gelato.tasks.pixels import PENDULUM_PIXELS
+from gelato.tasks.pixels import HIGHWAY_GRAY, PENDULUM_PIXELS
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,14 @@ RECIPES = {
         *_locomotion("halfcheetah", "HalfCheetah-v5"),
         *_pendulum(),
         *_driving(),
+        Recipe(
+            HIGHWAY_GRAY.name,
+            HIGHWAY_GRAY.environment,
+            ("highway-fast",),
+            200,
+            "partly trained driver; gray images",
+            unit="episodes",
+        ),
     )
 }
 

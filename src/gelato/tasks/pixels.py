@@ -1,17 +1,23 @@
-"""Pendulum from pixels: 64×64 gray images, drawn by a small exact renderer.
+"""Tasks that show images: Pendulum, drawn by a small exact renderer, and driving on a highway.
 
 Gymnasium draws Pendulum with pygame, at 500×500 pixels and with an arrow that shows the action.
 pygame is no dependency of GELATO, and an image must not show the action. So the frames here are
 computed in NumPy from `(cos θ, sin θ)` alone: the gray value of a pixel is the share of it that a
 rod with round ends covers, from black to white. It is smooth in θ. A frame holds no velocity: read
 a history of two frames or more.
+
+`highway-gray` is the task `highway-fast` with highway-env's own gray images, which need pygame.
+Behaviour policies act on the state, which both environments also tell (`observe_state`).
 """
+
+from dataclasses import replace
 
 import numpy as np
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from gymnasium.spaces import Box
 from jaxtyping import Float, UInt8
 
+from gelato.tasks.driving import DRIVING_TASKS
 from gelato.tasks.task import Settings, Task, register_task
 
 SIZE = 64
@@ -80,5 +86,49 @@ PENDULUM_PIXELS = register_task(
         reference_returns=_RETURNS,
         drawing_help="Pendulum needs pygame for rendering: pip install pygame-ce",
         presets=_PRESETS,
+    )
+)
+
+# The road ahead of and behind the own car, in 128×64 pixels.
+_GRAY = {
+    "type": "GrayscaleObservation",
+    "observation_shape": [128, 64],
+    "stack_size": 1,
+    "weights": [0.2989, 0.5870, 0.1140],
+    "scaling": 1.75,
+}
+(_HIGHWAY_FAST,) = (task for task in DRIVING_TASKS if task.name == "highway-fast")
+_HIGHWAY_MODEL = {
+    "latent_size": 16,
+    "decoders": 3,
+    "hidden": (128, 128),
+    "forward_hidden": (128, 128),
+    "batch_size": 128,
+    "updates": 20_000,
+    "variance_updates": 4_000,
+}
+HIGHWAY_GRAY = register_task(
+    replace(
+        _HIGHWAY_FAST,
+        name="highway-gray",
+        environments=("gelato/HighwayGray-v0",),
+        entry_point="gelato.tasks.gray_highway:GrayHighway",
+        options={
+            "config": {**_HIGHWAY_FAST.options, "observation": _GRAY},
+            "state": _HIGHWAY_FAST.options["observation"],
+        },
+        # The environment ends an episode itself, as the others of highway-env do.
+        steps=None,
+        step_seconds=0.0,
+        simulator_can_be_copied=False,
+        behaviour_policy=None,
+        presets={
+            **_HIGHWAY_FAST.presets,
+            "default": {**_HIGHWAY_FAST.presets["default"], "model": _HIGHWAY_MODEL},
+            "small": {
+                **_HIGHWAY_FAST.presets["small"],
+                "model": {"updates": 4_000, "variance_updates": 800},
+            },
+        },
     )
 )
