@@ -18,7 +18,7 @@ ImageShape = tuple[int, ...]
 _LEAST_SIDE = 8
 # An axis this short holds the channels (or the frames) of an image.
 _MOST_CHANNELS = 7
-# Cells per side of a shrunk image.
+# Cells per side of a shrunk image, which is no longer than the shortest side.
 _CELLS = 8
 
 
@@ -67,7 +67,7 @@ def find_channels(image: ImageShape) -> int | None:
 def shrink_images(
     states: Num[np.ndarray, "n state"], layout: ObservationLayout
 ) -> Float[np.ndarray, "n short"]:
-    """Return the numbers of states, and the mean brightness of `_CELLS`×`_CELLS` cells per image."""
+    """Return the numbers of states, and the mean brightness of 8×8 cells of each image."""
     parts = [states[:, : layout.numbers].astype(np.float32)]
     for image, part in zip(layout.images, layout.parts[layout.numbers > 0 :], strict=True):
         pixels, axis = states[:, part].reshape(-1, *image), find_channels(image)

@@ -49,8 +49,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
     """Return what looks wrong: constant columns, actions that never vary, duplicates."""
     data, warnings = dataset.transitions, []
     # Pixels may be constant: the background of an image is.
-    numbers = np.asarray(data.states)[:, : data.observed.numbers]
-    constant = np.flatnonzero(np.ptp(numbers, axis=0) == 0)
+    constant = np.flatnonzero(np.ptp(data.numbers, axis=0) == 0)
     if len(constant):
         listed = dataset.list_state_names()
         names = ", ".join(listed[column] for column in constant[:10])

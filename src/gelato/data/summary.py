@@ -87,9 +87,7 @@ def list_rows(
             lines.append([names[column], *(f"{value:.4g}" for value in values[:, column])])
         if values.shape[1] > most:
             lines.append([f"… {values.shape[1] - most} more", *[""] * len(states)])
-    for image, part in zip(
-        observed.images, observed.parts[observed.numbers > 0 :], strict=True
-    ):
+    for image, part in zip(observed.images, observed.parts[observed.numbers > 0 :], strict=True):
         name = f"image {'×'.join(map(str, image))}, mean"
         lines.append([name, *(f"{value:.4g}" for value in first[:, part].mean(axis=1))])
     lines.append(["reward", *(f"{value:.4g}" for value in data.rewards[:count])])

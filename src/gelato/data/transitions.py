@@ -80,6 +80,12 @@ class Transitions(eqx.Module):
         return ObservationLayout(self.states.shape[1] - pixels, self.images)
 
     @property
+    def numbers(self) -> Float[np.ndarray, "n numbers"]:
+        """The states without their images."""
+        states = np.asarray(self.states)[:, : self.observed.numbers]
+        return states.astype(np.float32, copy=False)
+
+    @property
     def part_size(self) -> int:
         """How many rows to take `inputs` of at once: windows and images take much memory."""
         if self.images:

@@ -42,8 +42,7 @@ def warn_about_data(split: Split, config: ModelConfig) -> None:
             f"{reference}: no terminated step has a successor (`next_observations`), so the model "
             "cannot learn termination"
         )
-    # Pixels have a known range.
-    numbers = data.states[:, : data.observed.numbers]
+    numbers = data.numbers  # Pixels have a known range.
     low, high = np.quantile(numbers[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
     width = high - low
     beyond = np.abs(numbers - (low + high) / 2).max(axis=0)
