@@ -22,14 +22,17 @@ def load_policy(name: str, action_space: gymnasium.Space[Any]) -> Policy:
     if name == "random":
         return _make_uniform_policy(action_space)
     weights = load_weights(name)
-    draw = (
-        sample_categorical
-        if isinstance(action_space, gymnasium.spaces.Discrete)
-        else sample_tanh_gaussian
+    if isinstance(action_space, gymnasium.spaces.Discrete):
+        return lambda observation, rng: sample_categorical(weights, observation.ravel(), rng)
+    if not isinstance(action_space, gymnasium.spaces.Box):
+        raise TypeError(f"no policy {name} for {action_space}")
+    middle, half = (
+        (action_space.high + action_space.low) / 2,
+        (action_space.high - action_space.low) / 2,
     )
 
     def act(observation: np.ndarray, rng: np.random.Generator) -> Action:
-        return draw(weights, observation.ravel(), rng)
+        return middle + half * sample_tanh_gaussian(weights, observation.ravel(), rng)
 
     return act
 

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Num
 
 from gelato.data.actions import check_actions, check_probabilities, infer_space
 from gelato.data.episodes import find_truncations
+from gelato.data.observations import is_image
 from gelato.data.recording import refuse_image
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Dataset, Transitions
@@ -44,7 +45,7 @@ class Columns:
 def assemble(columns: Columns) -> Transitions:
     """Check columns and assemble them into transitions; find episode ends and successors."""
     _check_lengths(columns)
-    states = _floats(columns.observations, columns.source, "observations")
+    states = _read_observations(columns.observations, columns.source, "observations")
     observation_shape = states.shape[1:]
     rewards = _floats(columns.rewards, columns.source, "rewards").reshape(len(states), -1)
     if rewards.shape[1] != 1:
@@ -54,11 +55,14 @@ def assemble(columns: Columns) -> Transitions:
     terminated = _flags(columns.terminals, columns.source, "terminals", len(states))
     next_states = None
     if columns.next_observations is not None:
-        next_states = _floats(columns.next_observations, columns.source, "next_observations")
-        if next_states.shape != states.shape:
+        next_states = _read_observations(
+            columns.next_observations, columns.source, "next_observations"
+        )
+        if (next_states.shape, next_states.dtype) != (states.shape, states.dtype):
             raise InputError(
-                f"{columns.source}: next_observations has shape {next_states.shape}, but "
-                f"observations has {states.shape}; the shapes must be equal. If the file's "
+                f"{columns.source}: next_observations has shape {next_states.shape}"
+                f"{_name_bytes(next_states)}, but observations has {states.shape}"
+                f"{_name_bytes(states)}; the shapes must be equal. If the file's "
                 "next_observations belong to other observations, add ,next_observations=none"
             )
     marked = _flags(columns.timeouts, columns.source, "timeouts", len(states))
@@ -90,6 +94,7 @@ def assemble(columns: Columns) -> Transitions:
         observation_shape=observation_shape,
         action_space=space,
         action_probabilities=probabilities,
+        images=(observation_shape,) if states.dtype == np.uint8 else (),
     )
 
 
@@ -160,7 +165,7 @@ def _flatten(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return observations as one array; with the names of its columns if they are a dictionary."""
     if not isinstance(observations, Mapping):
-        return np.asarray(observations), ()
+        return _read_array(observations, field, source), ()
     parts: list[np.ndarray] = []
     names: list[str] = []
 
@@ -204,6 +209,32 @@ def _check_lengths(columns: Columns) -> None:
                 f"{columns.source}: {field} has {rows}, but observations has {length}; every field "
                 "must have one row per step"
             )
+
+
+def _read_array(values: Recorded, field: str, source: str) -> np.ndarray:
+    """Return values as one array; refuse images of different shapes in words of their own."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        shapes = list(dict.fromkeys(np.shape(value) for value in values))
+        if len(shapes) < 2 or not all(len(shape) > 1 for shape in shapes):
+            raise
+    first, other = ("×".join(map(str, shape)) for shape in shapes[:2])
+    raise InputError(
+        f"{source}: {field} holds images of different shapes, such as {first} and {other}; scale "
+        "them to one shape"
+    )
+
+
+def _read_observations(column: Column, source: str, field: str) -> Num[np.ndarray, "n *value"]:
+    """Return observations as floats; images stay bytes."""
+    if is_image(column.dtype, column.shape[1:]):
+        return np.ascontiguousarray(column)
+    return _floats(column, source, field)
+
+
+def _name_bytes(states: Num[np.ndarray, "n *value"]) -> str:
+    return " (images)" if states.dtype == np.uint8 else ""
 
 
 def _floats(column: Column, source: str, field: str) -> Num[np.ndarray, "n *value"]:

@@ -79,6 +79,8 @@ def find_jumps(states: States, next_states: States) -> Bool[np.ndarray, " m"]:
         flat = states.reshape(len(states), -1)
         # Column by column: the double precision copy of all columns would be larger than the data.
         spread = np.array([column.std(dtype=np.float64) for column in flat.T])
+        if states.dtype == np.uint8:  # Images: a difference of one shade may be noise.
+            states, next_states = states.astype(np.int16), next_states.astype(np.int16)
         gap = np.abs(next_states[different] - states[different + 1]).reshape(len(different), -1)
         jumps[different] = (gap > _SAME_STATE * spread).any(axis=1)
     return jumps

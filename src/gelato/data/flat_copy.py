@@ -13,7 +13,7 @@ from typing import Any
 import minari
 import numpy as np
 
-from gelato.data.minari_episodes import observation_shape
+from gelato.data.minari_episodes import holds_image, observation_shape
 from gelato.data.spaces import Discrete, from_gymnasium
 from gelato.data.transitions import Transitions
 from gelato.errors import InputError
@@ -56,9 +56,11 @@ def read_copy(dataset: minari.MinariDataset) -> Transitions | None:
         moved = stamp != _stamp(files)
         if moved and digest != _digest(files):
             return None
+        shape = observation_shape(dataset.observation_space, source)
         transitions = Transitions(
             **saved,
-            observation_shape=observation_shape(dataset.observation_space, source),
+            observation_shape=shape,
+            images=(shape,) if holds_image(dataset.observation_space) else (),
             action_space=from_gymnasium(dataset.action_space, source),
             reward_code="",
         )
@@ -74,13 +76,13 @@ def read_copy(dataset: minari.MinariDataset) -> Transitions | None:
 def _is_whole(transitions: Transitions, steps: int) -> bool:
     """Return whether the columns have the types and shapes that a reader would give them."""
     size = int(np.prod(transitions.observation_shape))
-    space = transitions.action_space
+    space, kind = transitions.action_space, np.uint8 if transitions.images else np.float32
     discrete = isinstance(space, Discrete)
     expected = {
-        "states": (np.float32, (steps, size)),
+        "states": (kind, (steps, size)),
         "actions": (np.int32, (steps,)) if discrete else (np.float32, (steps, space.size)),
         "rewards": (np.float32, (steps,)),
-        "next_states": (np.float32, (steps, size)),
+        "next_states": (kind, (steps, size)),
         "terminated": (np.bool_, (steps,)),
         "truncated": (np.bool_, (steps,)),
         "has_successor": (np.bool_, (steps,)),

@@ -120,13 +120,15 @@ def _run_episode(
     reset_seed: int,
     rng: np.random.Generator,
 ) -> Episode:
+    # Policies act on the state, also where the environment shows something else, such as images.
+    observe_state = getattr(environment, "observe_state", None)
     observation, _ = environment.reset(seed=reset_seed, options={"anywhere": True})
     observations = [observation]
     actions: list[Action] = []
     rewards: list[float] = []
     terminated = truncated = False
     while not (terminated or truncated or len(rewards) == steps):
-        action = policy(observation, rng)
+        action = policy(observation if observe_state is None else observe_state(), rng)
         observation, reward, terminated, truncated, _ = environment.step(action)
         observations.append(observation)
         actions.append(action)

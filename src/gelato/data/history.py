@@ -20,7 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int, Num, UInt8
 
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.errors import InputError
@@ -84,7 +84,7 @@ class WindowLayout:
 
     def normalise(
         self,
-        windows: Float[Rows, "*batch window"],
+        windows: Num[Rows, "*batch window"],
         mean: Float[Rows, " state"],
         scale: Float[Rows, " state"],
     ) -> Float[Rows, "*batch window"]:
@@ -137,7 +137,7 @@ class Past(eqx.Module):
     episodes, at most `length − 1`.
     """
 
-    states: Float[Rows, "rows state"]
+    states: Float[Rows, "rows state"] | UInt8[Rows, "rows state"]
     actions: Num[Rows, "rows *action"]
     places: Int[Rows, " n"]
     ages: Int[Rows, " n"]
@@ -191,7 +191,7 @@ def read_history(text: str, reference: str) -> int:
 
 
 def find_past(
-    states: Float[np.ndarray, "rows state"],
+    states: Float[np.ndarray, "rows state"] | UInt8[np.ndarray, "rows state"],
     actions: Num[np.ndarray, "rows *action"],
     episodes: list[slice],
     length: int,

@@ -15,6 +15,7 @@ from jaxtyping import Shaped
 from gelato.data.columns import Columns
 from gelato.data.generate import Episode
 from gelato.data.hdf5 import open_hdf5, read_values, refuse_links
+from gelato.data.observations import is_image
 from gelato.data.recording import refuse_image
 from gelato.data.spaces import Discrete, from_gymnasium
 from gelato.errors import InputError
@@ -160,9 +161,10 @@ def collect(
     action_space = from_gymnasium(dataset.action_space, source)
     shape = observation_shape(dataset.observation_space, source)
     action_shape = () if isinstance(action_space, Discrete) else (action_space.size,)
-    row = 2 * math.prod(shape) + math.prod(action_shape)
-    check_memory(f"{source}: its {steps:,} steps", claimed := 4 * steps * row, claimed)
-    states = np.empty((steps, *shape), np.float32)
+    kind = np.dtype(np.uint8 if holds_image(dataset.observation_space) else np.float32)
+    row = 2 * kind.itemsize * math.prod(shape) + 4 * math.prod(action_shape)
+    check_memory(f"{source}: its {steps:,} steps", claimed := steps * row, claimed)
+    states = np.empty((steps, *shape), kind)
     next_states = np.empty_like(states)
     # Discrete actions and flags stay floats, so that `assemble` can check for other values.
     actions = np.empty((steps, *action_shape), np.float32 if action_shape else np.float64)
@@ -201,7 +203,8 @@ def collect(
 def observation_shape(space: gymnasium.Space[Any], source: str) -> tuple[int, ...]:
     """Return the shape of an observation; dictionaries and tuples become one vector."""
     if isinstance(space, spaces.Box | spaces.MultiBinary):
-        refuse_image(space.dtype, space.shape, f"{source}: observations")
+        if not holds_image(space):
+            refuse_image(space.dtype, space.shape, f"{source}: observations")
         return tuple(space.shape)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
@@ -212,6 +215,11 @@ def observation_shape(space: gymnasium.Space[Any], source: str) -> tuple[int, ..
         f"{source}: observations of type {type(space).__name__} are not supported; they must have "
         "a fixed number of values"
     )
+
+
+def holds_image(space: gymnasium.Space[Any]) -> bool:
+    """Return whether observations of a space are images."""
+    return isinstance(space, spaces.Box) and is_image(space.dtype, space.shape)
 
 
 def name_observations(space: gymnasium.Space[Any], source: str) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
 """Judge a dataset before training: what is suspicious, and what can be learnt from it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from gelato.data.observations import shrink_images
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import Dataset, Standardiser, Transitions, choose_evenly, split
 from gelato.errors import InputError
@@ -13,7 +14,7 @@ from gelato.errors import InputError
 Verdict = Literal["good", "thin", "missing"]
 
 # Rows that checks with many comparisons look at.
-_ROWS = 1_000_000
+_ROWS, _IMAGE_ROWS = 1_000_000, 5_000
 _TRAINING_ROWS, _QUERIES, _CHUNK = 20_000, 2_000, 250
 _FEWEST_EPISODES, _ENOUGH_EPISODES = 5, 20
 _FEWEST_STEPS, _ENOUGH_STEPS = 1_000, 10_000
@@ -47,7 +48,8 @@ class Finding:
 def find_warnings(dataset: Dataset) -> list[str]:
     """Return what looks wrong: constant columns, actions that never vary, duplicates."""
     data, warnings = dataset.transitions, []
-    constant = np.flatnonzero(np.ptp(data.states, axis=0) == 0)
+    # Pixels may be constant: the background of an image is.
+    constant = np.flatnonzero(np.ptp(data.numbers, axis=0) == 0)
     if len(constant):
         listed = dataset.list_state_names()
         names = ", ".join(listed[column] for column in constant[:10])
@@ -72,7 +74,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
 
 def _count_duplicates(data: Transitions) -> int:
     """Return how many of the first rows repeat an earlier one, bit by bit."""
-    rows = slice(0, _ROWS)
+    rows = slice(0, _IMAGE_ROWS if data.images else _ROWS)
     columns = [np.asarray(column)[rows] for column in (data.states, data.actions, data.rewards)]
     columns.append(np.asarray(data.next_states)[rows])
     packed = [np.ascontiguousarray(column.reshape(len(column), -1)) for column in columns]
@@ -84,6 +86,14 @@ def _count_duplicates(data: Transitions) -> int:
 def judge_data(dataset: Dataset) -> list[Finding]:
     """Judge episodes, rewards, actions, coverage, and what a model can be expected to learn."""
     data = dataset.transitions
+    if data.images:
+        states, following = np.asarray(data.states), np.asarray(data.next_states)
+        data = replace(
+            data,
+            states=shrink_images(states, data.observed),
+            next_states=shrink_images(following, data.observed),
+            images=(),
+        )
     findings = [_judge_size(data), _judge_rewards(dataset), _judge_actions(dataset)]
     known = data.with_successors()
     try:

@@ -7,6 +7,7 @@ from typing import Literal
 from gelato.errors import InputError
 from gelato.tasks.driving import DRIVING_TASKS
 from gelato.tasks.four_rooms import FOUR_ROOMS, FOUR_ROOMS_GOAL, Region
+from gelato.tasks.pixels import HIGHWAY_GRAY, PENDULUM_PIXELS
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,15 @@ def _driving() -> tuple[Recipe, ...]:
     )
 
 
+def _pendulum() -> tuple[Recipe, ...]:
+    """Return the same episodes, with the state and with images as observations."""
+    policies, how = ("random", "pendulum-medium"), "half uniform actions, half partly trained"
+    return (
+        Recipe("pendulum", "Pendulum-v1", policies, 50_000, how),
+        Recipe("pendulum-pixels", PENDULUM_PIXELS.environment, policies, 50_000, f"{how}; images"),
+    )
+
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -75,7 +85,16 @@ RECIPES = {
         *_locomotion("hopper", "Hopper-v5"),
         *_locomotion("walker2d", "Walker2d-v5"),
         *_locomotion("halfcheetah", "HalfCheetah-v5"),
+        *_pendulum(),
         *_driving(),
+        Recipe(
+            HIGHWAY_GRAY.name,
+            HIGHWAY_GRAY.environment,
+            ("highway-fast",),
+            200,
+            "partly trained driver; gray images",
+            unit="episodes",
+        ),
     )
 }
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
+from gelato.data.observations import is_image
 from gelato.errors import InputError
 from gelato.progress import note
 from gelato.runs.memory import check_ratio
@@ -15,6 +16,8 @@ _FEWEST_STEPS = 1_000
 _IMAGE_SIDE = 16
 # Fields that keep double precision or their own type; all others become single precision.
 EXACT_FIELDS = ("time", "episode", "splits")
+# Fields that may be images.
+IMAGE_FIELDS = ("observations", "next_observations")
 
 
 class AbstractRecording(abc.ABC):
@@ -76,7 +79,9 @@ class ArrayRecording(AbstractRecording):
             # Small columns are always read, but thousands of them are not small.
             self._claimed += array.nbytes
             check_ratio(self.source, self._claimed, self._stored)
-            refuse_image(array.dtype, array.shape[1:], what)
+            alone = field in IMAGE_FIELDS and len(names) == 1
+            if not (alone and is_image(array.dtype, array.shape[1:])):
+                refuse_image(array.dtype, array.shape[1:], what)
             if field not in EXACT_FIELDS:
                 array = compact(array, what)
             self.widths[name] = int(np.prod(array.shape[1:], dtype=np.int64))
@@ -90,13 +95,13 @@ class ArrayRecording(AbstractRecording):
 
 
 def refuse_image(dtype: np.dtype, shape: Sequence[int], what: str) -> None:
-    """Refuse a column of images, which cannot be flattened into a vector of useful size."""
+    """Refuse a column of images where images cannot be read."""
     large = [size for size in shape if size >= _IMAGE_SIDE]
     if dtype == np.uint8 and len(large) >= 2:
         size = "×".join(map(str, shape))
         raise InputError(
-            f"{what} holds images ({size}), which cannot be read yet; in a file, choose the "
-            "other columns with ,observations=NAME|NAME"
+            f"{what} holds images ({size}), which can only be read from .npz, HDF5 and Minari, as "
+            "the only observations; choose other columns with ,observations=NAME|NAME"
         )
 
 

@@ -206,7 +206,9 @@ def write_transitions(dataset_id: str, dataset: Dataset, description: str) -> Tr
         )
     shape = transitions.observation_shape
     spaces = {
-        "observation_space": gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32),
+        "observation_space": gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        if transitions.images
+        else gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32),
         "action_space": to_gymnasium(transitions.action_space),
     }
     stored = _as_stored(transitions)

@@ -74,10 +74,11 @@ def list_rows(
 ) -> tuple[list[str], list[list[str]]]:
     """Return headings and one line per column with its first values, as text.
 
-    At most `most` states and as many actions are listed.
+    At most `most` states and as many actions are listed. An image is listed by its mean brightness.
     """
     data = dataset.transitions
-    states = np.asarray(data.states[:count])
+    observed, first = data.observed, np.asarray(data.states[:count])
+    states = first[:, : observed.numbers]
     actions = np.asarray(data.actions[:count]).reshape(len(states), -1)
     lines = []
     action_names = [dataset.name_action(column) for column in range(actions.shape[1])]
@@ -86,6 +87,9 @@ def list_rows(
             lines.append([names[column], *(f"{value:.4g}" for value in values[:, column])])
         if values.shape[1] > most:
             lines.append([f"… {values.shape[1] - most} more", *[""] * len(states)])
+    for image, part in zip(observed.images, observed.parts[observed.numbers > 0 :], strict=True):
+        name = f"image {'×'.join(map(str, image))}, mean"
+        lines.append([name, *(f"{value:.4g}" for value in first[:, part].mean(axis=1))])
     lines.append(["reward", *(f"{value:.4g}" for value in data.rewards[:count])])
     ends = []
     for row in range(len(states)):

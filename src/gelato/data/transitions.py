@@ -16,23 +16,28 @@ from itertools import pairwise
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int, Num, UInt8
 
 from gelato.data.history import Past, WindowLayout, encode_actions, find_past
+from gelato.data.observations import ImageShape, ObservationLayout
 from gelato.data.spaces import ActionSpace
 from gelato.errors import InputError
 from gelato.tasks.task import name_states
 
 Rows = np.ndarray | Array
+# Inputs of windows or images that are in memory together: rows, and values.
+_PART_ROWS, _PART_VALUES = 65_536, 2**26
+# Images whose mean and variance are summed together, and the variance of images that never change.
+_IMAGE_ROWS, _LEAST_VARIANCE = 1_024, 1e-6
 
 
 class Transitions(eqx.Module):
     """`n` logged transitions; every array has the row as its first axis."""
 
-    states: Float[Rows, "n state"]
+    states: Float[Rows, "n state"] | UInt8[Rows, "n state"]
     actions: Num[Rows, "n *action"]
     rewards: Float[Rows, " n"]
-    next_states: Float[Rows, "n state"]
+    next_states: Float[Rows, "n state"] | UInt8[Rows, "n state"]
     terminated: Bool[Rows, " n"]
     truncated: Bool[Rows, " n"]
     has_successor: Bool[Rows, " n"]
@@ -44,6 +49,8 @@ class Transitions(eqx.Module):
     """Source text of the user's reward function, if one computed the rewards."""
     past: Past | None = None
     """Where the rows before each row are, if policies and models read a history."""
+    images: tuple[ImageShape, ...] = eqx.field(static=True, default=())
+    """The shapes of the images at the end of each state."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -67,7 +74,26 @@ class Transitions(eqx.Module):
         return WindowLayout(history, self.states.shape[1], self.action_space.size)
 
     @property
-    def inputs(self) -> Float[np.ndarray, "n input"]:
+    def observed(self) -> ObservationLayout:
+        """The parts of a state."""
+        pixels = ObservationLayout(0, self.images).size
+        return ObservationLayout(self.states.shape[1] - pixels, self.images)
+
+    @property
+    def numbers(self) -> Float[np.ndarray, "n numbers"]:
+        """The states without their images."""
+        states = np.asarray(self.states)[:, : self.observed.numbers]
+        return states.astype(np.float32, copy=False)
+
+    @property
+    def part_size(self) -> int:
+        """How many rows to take `inputs` of at once: windows and images take much memory."""
+        if self.images:
+            return min(_PART_ROWS, max(1, _PART_VALUES // self.layout.size))
+        return max(1, len(self)) if self.past is None else _PART_ROWS
+
+    @property
+    def inputs(self) -> Float[np.ndarray, "n input"] | UInt8[np.ndarray, "n input"]:
         """What policies and models read at each row: the state, or the window that ends there.
 
         With a history the result is `history` times as large as the states: choose rows first.
@@ -77,11 +103,12 @@ class Transitions(eqx.Module):
         return self.past.gather(self.action_space)
 
     @property
-    def next_inputs(self) -> Float[np.ndarray, "n input"]:
+    def next_inputs(self) -> Float[np.ndarray, "n input"] | UInt8[np.ndarray, "n input"]:
         """What policies and models read after each row."""
         following = np.asarray(self.next_states)
         if self.past is None:
             return following
+        following = following.astype(np.float32, copy=False)
         actions = encode_actions(self.action_space, np.asarray(self.actions))
         layout = self.layout
         return np.asarray(layout.open(following, layout.remember(self.inputs, actions)))
@@ -121,6 +148,8 @@ class Transitions(eqx.Module):
         described = repr((self.observation_shape, self.action_space)) + self.reward_code
         if self.past is not None:
             described += f"history={self.past.length}"
+        if self.images:
+            described += f"images={self.images}"
         digest = hashlib.blake2b(described.encode(), digest_size=16)
         for leaf in jax.tree.leaves(self._without_past()):
             array = np.ascontiguousarray(leaf)
@@ -174,8 +203,38 @@ class Standardiser(eqx.Module):
         scale = np.where(constant, np.maximum(deviation, 1.0), deviation)
         return Standardiser(mean.astype(np.float32), scale.astype(np.float32))
 
-    def __call__(self, x: Float[Rows, "*batch column"]) -> Float[Rows, "*batch column"]:
+    @staticmethod
+    def fit_observations(
+        rows: Float[np.ndarray, "n state"] | UInt8[np.ndarray, "n state"],
+        layout: ObservationLayout,
+    ) -> "Standardiser":
+        """Fit to observations. Each pixel has its own mean, and an image has one scale.
+
+        The mean of the pixels is the background. The scale is the root of the mean variance: with a
+        scale for each pixel, noise in constant pixels would count as much as what moves.
+        """
+        if not layout.images:
+            return Standardiser.fit(rows)
+        found = Standardiser.fit(rows[:, : layout.numbers].astype(np.float32, copy=False))
+        means, scales = [found.mean], [found.scale]
+        for part in layout.parts[layout.numbers > 0 :]:
+            total, squares = np.zeros(part.stop - part.start), 0.0
+            for start in range(0, len(rows), _IMAGE_ROWS):
+                chunk = rows[start : start + _IMAGE_ROWS, part].astype(np.float32)
+                total += chunk.sum(axis=0, dtype=np.float64)
+                squares += float(np.square(chunk).sum(dtype=np.float64))
+            mean = total / len(rows)
+            variance = squares / (len(rows) * len(mean)) - float(np.mean(mean**2))
+            scale = np.sqrt(variance) if variance > _LEAST_VARIANCE else 1.0
+            means.append(mean.astype(np.float32))
+            scales.append(np.full(len(mean), scale, np.float32))
+        return Standardiser(np.concatenate(means), np.concatenate(scales))
+
+    def __call__(self, x: Num[Rows, "*batch column"]) -> Float[Rows, "*batch column"]:
         return (x - self.mean) / self.scale
+
+    def __getitem__(self, columns: slice) -> "Standardiser":
+        return Standardiser(self.mean[columns], self.scale[columns])
 
     def inverse(self, x: Float[Rows, "*batch column"]) -> Float[Rows, "*batch column"]:
         """Convert standardised values back to the data's units."""

@@ -221,7 +221,8 @@ def make_latent_dynamics(
     if state_noise:
         train, _ = fitted.parts
         inputs = normalise_inputs(train[choose_evenly(train, SAMPLE)], fitted.scaling)
-        if fitted.scaling.history > 1:
+        # Noise of pixels would be encoded as noise of single pixels, which the log does not have.
+        if fitted.scaling.history > 1 or model.observed.images:
             noise = _make_latent_noise(model, inputs, state_noise)
         else:
             typical = _compute_mean_deviation(model, inputs)

@@ -69,6 +69,7 @@ from gelato.geometry.neighbours import (
 )
 from gelato.geometry.ode import Shooting, exponential
 from gelato.geometry.paper import PaperSGD
+from gelato.geometry.projection import bound_projection_error, draw_projection
 from gelato.geometry.solver import AbstractSolver, Geodesic, Straight, bracket, lower_bound
 from gelato.geometry.transport import (
     initial_velocity,
@@ -108,6 +109,7 @@ __all__ = [
     "Shooting",
     "Straight",
     "Tensor",
+    "bound_projection_error",
     "bracket",
     "brownian_motion",
     "cluster",
@@ -116,6 +118,7 @@ __all__ = [
     "connecting_geodesic",
     "distance",
     "distances",
+    "draw_projection",
     "energy",
     "exponential",
     "find_neighbours",

@@ -20,10 +20,12 @@ from gelato.tasks.task import Rule, find_termination_rule
 
 LEVELS = (0.5, 0.9, 0.99)
 HORIZON = 50
-_CHUNK = 4096
+_CHUNK, _IMAGE_CHUNK = 4096, 256
 _ROWS = 100_000
 _STARTS = 128
-_SAMPLES = 32
+# Values of images in memory together.
+_VALUES = 2**26
+_SAMPLES, _IMAGE_SAMPLES = 32, 8
 # A latent dimension is active if the variance of its posterior mean over the data exceeds this
 # (Burda et al., 2016).
 _ACTIVE_VARIANCE = 0.01
@@ -43,7 +45,9 @@ class StepRecord(eqx.Module):
 def check_model(fitted: FittedModel, *, with_rollouts: bool = True) -> dict[str, Any]:
     """Measure every seed on the held-out episodes of its fit; return values for JSON."""
     _, held_out = fitted.parts
-    rows = choose_evenly(held_out, _ROWS)
+    # Images are checked on fewer rows, because all of them are in memory as floats.
+    most = min(_ROWS, _VALUES // held_out.layout.size) if held_out.images else _ROWS
+    rows = choose_evenly(held_out, most)
     seeds = []
     for index, seed in enumerate(fitted.seeds):
         model = fitted.seed(index)
@@ -90,7 +94,7 @@ def _check_seed(
     result = {
         "delta_r2": _compute_r2(error, change),
         "delta_r2_per_dimension": [
-            _compute_r2(error[:, [d]], change[:, [d]]) for d in range(error.shape[1])
+            _compute_r2(error[:, [d]], change[:, [d]]) for d in range(model.observed.numbers)
         ],
         "negative_log_likelihood": float(-step.log_density.mean()),
         **{
@@ -117,8 +121,9 @@ def _predict_rows(
 ) -> StepRecord:
     """Predict one step from every row, in chunks of bounded memory."""
     parts = []
-    for start in range(0, batch.rewards.shape[0], _CHUNK):
-        part = _take_rows(batch, slice(start, start + _CHUNK))
+    chunk = _IMAGE_CHUNK if model.observed.images else _CHUNK
+    for start in range(0, batch.rewards.shape[0], chunk):
+        part = _take_rows(batch, slice(start, start + chunk))
         parts.append(_predict_chunk(model, scaling, rule, part))
     return jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
 
@@ -183,7 +188,7 @@ def _objective(model: LatentModel, batch: Batch, config: ModelConfig) -> dict[st
     terms = _objective_terms(
         model,
         model.encoder,
-        _take_rows(batch, slice(_CHUNK)),
+        _take_rows(batch, slice(_IMAGE_CHUNK if model.observed.images else _CHUNK)),
         minimum_variance=config.minimum_variance,
         per_dimension=config.variance_per_dimension,
         key=jax.random.key(0),
@@ -249,14 +254,22 @@ def measure_rollouts(
     The result also has the error of predicting no change, for comparison.
     """
     horizon = find_longest_horizon(held_out)
-    starts = choose_sequence_starts(held_out, horizon, _STARTS)
-    batch = normalise_batch(held_out, fitted.scaling, windows=False)
+    count, samples = _STARTS, _SAMPLES
+    if held_out.images:
+        samples = _IMAGE_SAMPLES
+        count = min(count, max(1, _VALUES // (samples * horizon * held_out.observed.size)))
+    starts = choose_sequence_starts(held_out, horizon, count)
     window = starts[:, None] + np.arange(horizon)
     keys = jax.random.split(jax.random.key(0), len(starts))
-    states, truth = batch.states[starts], np.asarray(batch.next_states[window])
-    run = jax.vmap(lambda state, actions, key: sample_rollouts(model, state, actions, key=key))
+    scale = fitted.scaling.states
+    states = jnp.asarray(scale(np.asarray(held_out.states)[starts]))
+    truth = np.asarray(scale(np.asarray(held_out.next_states)[window]))
+    actions = fitted.scaling.action_space.encode(np.asarray(held_out.actions)[window])
+    run = jax.vmap(
+        lambda state, actions, key: sample_rollouts(model, state, actions, samples=samples, key=key)
+    )
     inputs = normalise_inputs(held_out[starts], fitted.scaling)
-    sampled = np.asarray(run(inputs, batch.actions[window], keys))
+    sampled = np.asarray(run(inputs, actions, keys))
     low, high = np.quantile(sampled, (0.05, 0.95), axis=1)
     error = np.sqrt(np.square(sampled.mean(axis=1) - truth).mean(axis=(0, 2)))
     no_change = np.sqrt(np.square(np.asarray(states)[:, None] - truth).mean(axis=(0, 2)))

@@ -42,9 +42,10 @@ def warn_about_data(split: Split, config: ModelConfig) -> None:
             f"{reference}: no terminated step has a successor (`next_observations`), so the model "
             "cannot learn termination"
         )
-    low, high = np.quantile(data.states[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
+    numbers = data.numbers  # Pixels have a known range.
+    low, high = np.quantile(numbers[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
     width = high - low
-    beyond = np.abs(data.states - (low + high) / 2).max(axis=0)
+    beyond = np.abs(numbers - (low + high) / 2).max(axis=0)
     for column in np.flatnonzero((width > 0) & (beyond > _OUTLIER * width)):
         note(
             f"{reference}: column {column} of the observations has values up to "

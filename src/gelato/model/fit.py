@@ -19,8 +19,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training, fuse_small_arrays
 from gelato.data.history import WindowLayout
+from gelato.data.observations import ImageShape
 from gelato.data.spaces import ActionSpace
-from gelato.data.transitions import Transitions, choose_evenly
+from gelato.data.transitions import Standardiser, Transitions, choose_evenly
 from gelato.devices import BY_SEED, EVERYWHERE, place, run_in_parts
 from gelato.model.config import ModelConfig
 from gelato.model.latent import LatentModel, Scaling
@@ -35,7 +36,7 @@ from gelato.random_streams import HELD_OUT_NOISE, MODEL_MEANS, MODEL_VARIANCES, 
 
 MEANS, VARIANCES = MODEL_MEANS, MODEL_VARIANCES
 PHASES = ("means", "variances")
-_HELD_OUT_ROWS = 2048
+_HELD_OUT_ROWS, _HELD_OUT_IMAGES = 2048, 512
 
 
 class FitData(eqx.Module):
@@ -43,7 +44,8 @@ class FitData(eqx.Module):
 
     The columns of the training rows are one array, so that taking a batch is one gather. With a
     history, `ages` are the steps since the start of each row's episode, at most `history − 1`;
-    windows are gathered from the rows, so that they take no memory.
+    windows are gathered from the rows, so that they take no memory. Images stay bytes, outside of
+    `rows`: `frames` are those of states and next states, which a batch makes normalised floats.
     """
 
     rows: Float[Array, "n columns"]
@@ -53,6 +55,18 @@ class FitData(eqx.Module):
     action_size: int = eqx.field(static=True)
     ages: Int[Array, " n"] | None = None
     history: int = eqx.field(static=True, default=1)
+    frames: tuple[UInt8[Array, "n pixels"], UInt8[Array, "n pixels"]] | None = None
+    pixel_scaling: Standardiser | None = None
+
+    @property
+    def layout(self) -> WindowLayout:
+        """The columns of the encoder's inputs."""
+        return WindowLayout(self.history, self.state_size, self.action_size)
+
+    @property
+    def _numbers(self) -> int:
+        """Number of columns of `rows` that belong to a state."""
+        return self.state_size - (0 if self.frames is None else self.frames[0].shape[1])
 
     def choose_inputs(self, count: int) -> Float[Array, "k input"]:
         """Take the encoder's inputs at and after at most `count` training rows, spread evenly."""
@@ -63,24 +77,39 @@ class FitData(eqx.Module):
     def gather(self, chosen: Int[Array, " k"], weigh: Callable[[Array], Array]) -> Batch:
         """Gather rows, split them into their columns, and weigh them for every decoder."""
         rows, weights = self.rows[chosen], weigh(chosen)
-        stops = np.cumsum([self.state_size, self.action_size, 1, self.state_size])
+        stops = np.cumsum([self._numbers, self.action_size, 1, self._numbers])
         states, actions, rewards, next_states, terminated = jnp.split(rows, stops, axis=1)
+        states = self._join_frames(states, chosen, 0)
+        next_states = self._join_frames(next_states, chosen, 1)
         batch = Batch(states, actions, rewards, next_states, terminated[:, 0], weights)
         if self.ages is None:
             return batch
-        return replace(batch, windows=self._gather_windows(chosen, self.ages[chosen]))
+        return replace(batch, windows=self._gather_windows(states, chosen, self.ages[chosen]))
 
     def _gather_windows(
-        self, chosen: Int[Array, " k"], ages: Int[Array, " k"]
+        self,
+        states: Float[Array, "k state"],
+        chosen: Int[Array, " k"],
+        ages: Int[Array, " k"],
     ) -> Float[Array, "k window"]:
         back = jnp.arange(1, self.history)
         known = (ages[:, None] >= back)[..., None]
-        past = self.rows[jnp.maximum(chosen[:, None] - back, 0)]
-        past = past[..., : self.state_size + self.action_size]
+        places = jnp.maximum(chosen[:, None] - back, 0)
+        past = self.rows[places][..., : self._numbers + self.action_size]
+        if self.frames is not None:
+            numbers, actions = jnp.split(past, [self._numbers], axis=-1)
+            past = jnp.concatenate([self._join_frames(numbers, places, 0), actions], axis=-1)
         memory = jnp.where(known, jnp.concatenate([past, jnp.ones_like(past[..., :1])], -1), 0)
-        layout = WindowLayout(self.history, self.state_size, self.action_size)
-        states = self.rows[chosen, : self.state_size]
-        return jnp.asarray(layout.open(states, memory.reshape(len(chosen), -1)))
+        return jnp.asarray(self.layout.open(states, memory.reshape(len(chosen), -1)))
+
+    def _join_frames(
+        self, numbers: Float[Array, "*k numbers"], places: Int[Array, "*k"], which: int
+    ) -> Float[Array, "*k state"]:
+        """Append the normalised images at these rows: of states (0) or of next states (1)."""
+        if self.frames is None or self.pixel_scaling is None:
+            return numbers
+        frames = self.pixel_scaling(self.frames[which][places].astype(jnp.float32))
+        return jnp.concatenate([numbers, frames], axis=-1)
 
 
 class FitState(eqx.Module):
@@ -113,14 +142,13 @@ def normalise_batch(
     """
     if weights is None:
         weights = jax.device_put(np.zeros((len(transitions), 0), np.float32))
-    # `jnp.asarray` would compile a program for every shape.
-    put = jax.device_put
+    actions, rewards, terminated = encode_columns(transitions, scaling)
     return Batch(
-        states=put(scaling.states(np.asarray(transitions.states))),
-        actions=scaling.action_space.encode(np.asarray(transitions.actions)),
-        rewards=put(scaling.rewards(np.asarray(transitions.rewards)[:, None])),
-        next_states=put(scaling.states(np.asarray(transitions.next_states))),
-        terminated=put(np.asarray(transitions.terminated, np.float32)),
+        states=jax.device_put(scaling.states(np.asarray(transitions.states))),
+        actions=actions,
+        rewards=rewards,
+        next_states=jax.device_put(scaling.states(np.asarray(transitions.next_states))),
+        terminated=terminated,
         weights=weights,
         windows=normalise_inputs(transitions, scaling)
         if windows and transitions.past is not None
@@ -133,6 +161,18 @@ def normalise_inputs(transitions: Transitions, scaling: Scaling) -> Float[Array,
     return jnp.asarray(scaling.inputs(transitions.inputs))
 
 
+def encode_columns(
+    transitions: Transitions, scaling: Scaling
+) -> tuple[Float[Array, "n action"], Float[Array, "n 1"], Float[Array, " n"]]:
+    """Return actions, rewards and terminations in the model's units."""
+    # `jnp.asarray` would compile a program for every shape.
+    return (
+        scaling.action_space.encode(np.asarray(transitions.actions)),
+        jax.device_put(scaling.rewards(np.asarray(transitions.rewards)[:, None])),
+        jax.device_put(np.asarray(transitions.terminated, np.float32)),
+    )
+
+
 def prepare_data(
     train: Transitions,
     held_out: Transitions,
@@ -140,16 +180,22 @@ def prepare_data(
     config: ModelConfig,
     seeds: Sequence[int],
 ) -> FitData:
-    """Normalise the data and put it on the device."""
-    batch = normalise_batch(train, scaling, windows=False)
+    """Normalise the data and put it on the device. Images are put there as bytes."""
+    actions, rewards, terminated = encode_columns(train, scaling)
+    states, next_states = np.asarray(train.states), np.asarray(train.next_states)
+    numbers = train.observed.numbers
+    own, pixels = scaling.states, None
+    if train.images:
+        own, pixels = own[:numbers], own[numbers:]
     columns = [
-        batch.states,
-        batch.actions,
-        batch.rewards,
-        batch.next_states,
-        batch.terminated[:, None],
+        jnp.asarray(own(states[:, :numbers])),
+        actions,
+        rewards,
+        jnp.asarray(own(next_states[:, :numbers])),
+        terminated[:, None],
     ]
-    chosen = choose_evenly(held_out, _HELD_OUT_ROWS)
+    most = _HELD_OUT_IMAGES if train.images else _HELD_OUT_ROWS
+    chosen = choose_evenly(held_out, most)
     weights = jnp.ones((len(chosen), config.decoders))
     return FitData(
         rows=jnp.concatenate(columns, axis=1),
@@ -157,10 +203,14 @@ def prepare_data(
             [draw_bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]
         ),
         held_out=normalise_batch(held_out[chosen], scaling, weights),
-        state_size=batch.states.shape[1],
-        action_size=batch.actions.shape[1],
+        state_size=states.shape[1],
+        action_size=actions.shape[1],
         ages=_find_ages(train),
         history=train.layout.history,
+        frames=None
+        if pixels is None
+        else (jnp.asarray(states[:, numbers:]), jnp.asarray(next_states[:, numbers:])),
+        pixel_scaling=None if pixels is None else jax.tree.map(jnp.asarray, pixels),
     )
 
 
@@ -178,6 +228,7 @@ def make_model(
     state_size: int,
     action_space: ActionSpace,
     history: int = 1,
+    images: tuple[ImageShape, ...] = (),
     *,
     key: PRNGKeyArray,
 ) -> LatentModel:
@@ -199,6 +250,7 @@ def make_model(
         history=history,
         forwards=config.forwards,
         forward_norm=config.forward_norm,
+        images=images,
         key=key,
     )
 
@@ -223,12 +275,13 @@ def make_models(
     action_space: ActionSpace,
     seeds: Int[Array, " seeds"],
     history: int = 1,
+    images: tuple[ImageShape, ...] = (),
 ) -> LatentModel:
     """Make untrained models; the first axis of every array is the seed."""
 
     def one(seed: Int[Array, ""]) -> LatentModel:
         key = jax.random.fold_in(jax.random.key(seed), MODEL_WEIGHTS)
-        return make_model(config, state_size, action_space, history, key=key)
+        return make_model(config, state_size, action_space, history, images, key=key)
 
     return eqx.filter_vmap(one)(seeds)
 

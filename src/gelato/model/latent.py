@@ -18,14 +18,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Num, PRNGKeyArray
 
 from gelato.data.history import WindowLayout
+from gelato.data.observations import ImageShape, ObservationLayout
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.data.transitions import Rows, Standardiser, Transitions
 from gelato.model.coupling import Embedding
 from gelato.model.gaussian import Gaussian
-from gelato.model.networks import MLP, GaussianMLP, Mixture, RadialVariance, SplitGaussian
+from gelato.model.images import ImageDecoder, ImageEncoder, Reading
+from gelato.model.networks import (
+    MLP,
+    AbstractNetwork,
+    GaussianMLP,
+    Mixture,
+    RadialVariance,
+    SplitGaussian,
+)
 from gelato.random_streams import MEMBER
 
 # Kernel width as a fraction of the spacing of the centres. At the midpoint of two adjacent centres,
@@ -70,9 +79,10 @@ class LatentModel(eqx.Module):
     forward: Forward | Mixture
     reward: SplitGaussian | Mixture
     termination: MLP
-    policy: GaussianMLP | MLP
+    policy: GaussianMLP | AbstractNetwork
     decoders: SplitGaussian
     support: Support
+    observed: ObservationLayout = eqx.field(static=True)
 
     def __init__(
         self,
@@ -93,10 +103,23 @@ class LatentModel(eqx.Module):
         history: int = 1,
         forwards: int = 1,
         forward_norm: bool = False,
+        images: tuple[ImageShape, ...] = (),
         key: PRNGKeyArray,
     ) -> None:
         keys = jax.random.split(key, 7)
         action_size = action_space.size
+        pixels = ObservationLayout(0, images).size
+        self.observed = observed_parts = ObservationLayout(state_size - pixels, images)
+
+        def read_images(history: int, outputs: int, key: PRNGKeyArray) -> ImageEncoder | None:
+            if not images:
+                return None
+            reading = Reading(observed_parts, action_size, history)
+            return ImageEncoder(reading, outputs, hidden, activation, key=key)
+
+        def draw_images(key: PRNGKeyArray) -> ImageDecoder:
+            return ImageDecoder(latent_size, observed_parts, hidden, activation, key=key)
+
         size = latent_size + action_size
         common = (hidden, activation, minimum_variance)
         observed = (hidden, activation, observation_minimum_variance)
@@ -107,6 +130,7 @@ class LatentModel(eqx.Module):
             shortcut=shortcuts,
             initial_variance=0.05,
             history=history,
+            network=read_images(history, 2 * latent_size, keys[0]),
             key=keys[0],
         )
         self.embedding = Embedding(
@@ -141,9 +165,13 @@ class LatentModel(eqx.Module):
             self.reward = Mixture(eqx.filter_vmap(make_reward)(reward_keys))
         self.termination = MLP(size, 1, hidden, activation, input_scale=input_scale, key=keys[4])
         if isinstance(action_space, Discrete):
-            self.policy = MLP(state_size, action_size, hidden, activation, key=keys[5])
+            network = read_images(1, action_size, keys[5])
+            self.policy = network or MLP(state_size, action_size, hidden, activation, key=keys[5])
         else:
-            self.policy = GaussianMLP(state_size, action_size, *common, key=keys[5])
+            network = read_images(1, 2 * action_size, keys[5])
+            self.policy = GaussianMLP(
+                state_size, action_size, *common, network=network, key=keys[5]
+            )
         self.decoders = eqx.filter_vmap(
             lambda k: SplitGaussian(
                 latent_size,
@@ -151,6 +179,7 @@ class LatentModel(eqx.Module):
                 *observed,
                 shortcut=shortcuts,
                 centres=variance_centres,
+                make=draw_images if images else None,
                 key=k,
             )
         )(jax.random.split(keys[6], decoders))
@@ -229,7 +258,7 @@ class LatentModel(eqx.Module):
     @property
     def members(self) -> int:
         """Number of decoders, `M`."""
-        return int(self.decoders.mean.layers[0].weight.shape[0])
+        return len(jax.tree.leaves(eqx.filter(self.decoders.mean, eqx.is_array))[0])
 
     @property
     def forwards(self) -> int:
@@ -255,7 +284,7 @@ class Scaling(eqx.Module):
         """The columns of the encoder's input."""
         return WindowLayout(self.history, self.states.mean.shape[-1], self.action_space.size)
 
-    def inputs(self, raw: Float[Rows, "*batch input"]) -> Float[Rows, "*batch input"]:
+    def inputs(self, raw: Num[Rows, "*batch input"]) -> Float[Rows, "*batch input"]:
         """Normalise what the encoder reads: states, or windows of them."""
         return self.layout.normalise(raw, self.states.mean, self.states.scale)
 
@@ -266,7 +295,7 @@ class Scaling(eqx.Module):
     @staticmethod
     def fit(train: Transitions, *, rewards_to_unit_range: bool) -> "Scaling":
         """Fit to the training transitions; rewards are standardised, or mapped to [−1, 1]."""
-        states = Standardiser.fit(np.asarray(train.states))
+        states = Standardiser.fit_observations(np.asarray(train.states), train.observed)
         rewards = _fit_rewards(train, rewards_to_unit_range)
         return Scaling(states, rewards, train.action_space, train.layout.history)
 

@@ -1,6 +1,7 @@
 """Networks of the model. Activations are smooth, because the metric uses their derivatives."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -93,7 +94,15 @@ def choose_convolutions(in_size: int, history: int, width: int) -> list[tuple[in
     return sizes
 
 
-class MLP(eqx.Module):
+class AbstractNetwork(eqx.Module):
+    """A function of one vector. `images.py` has the networks that read or predict images."""
+
+    @abstractmethod
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        """Return the outputs for one input."""
+
+
+class MLP(AbstractNetwork):
     """`x ↦ W_L a(… a(W_1 x))`, optionally plus a linear shortcut `S x`.
 
     The shortcut learns the linear part, which is most of an encoder or decoder. With `history`, x
@@ -148,9 +157,9 @@ def normalise(x: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
 
 
 class GaussianMLP(eqx.Module):
-    """`x ↦ N(μ(x), σ²(x))`; one network computes mean and variance."""
+    """`x ↦ N(μ(x), σ²(x))`; one network computes mean and variance: an MLP, or `network`."""
 
-    network: MLP
+    network: AbstractNetwork
     minimum_variance: float = eqx.field(static=True)
     initial_variance: float = eqx.field(static=True)
 
@@ -167,9 +176,10 @@ class GaussianMLP(eqx.Module):
         input_scale: float = 1.0,
         history: int = 1,
         normalised: bool = False,
+        network: AbstractNetwork | None = None,
         key: PRNGKeyArray,
     ) -> None:
-        self.network = MLP(
+        self.network = network or MLP(
             in_size,
             2 * out_size,
             hidden,
@@ -189,7 +199,7 @@ class GaussianMLP(eqx.Module):
         )
 
 
-class RadialVariance(eqx.Module):
+class RadialVariance(AbstractNetwork):
     """`σ⁻²(x) = 1 + Σₖ wₖ exp(−‖x − cₖ‖²/2h²)`.
 
     Far from the centres the variance is 1, that of the standardised data. The variance of an MLP is
@@ -218,10 +228,13 @@ class RadialVariance(eqx.Module):
 
 
 class SplitGaussian(eqx.Module):
-    """`x ↦ N(μ(x), σ²(x))` with two networks, so that one can be frozen while the other trains."""
+    """`x ↦ N(μ(x), σ²(x))` with two networks, so that one can be frozen while the other trains.
 
-    mean: MLP
-    raw_variance: MLP | RadialVariance
+    They are MLPs, or those that `make` returns for a random key.
+    """
+
+    mean: AbstractNetwork
+    raw_variance: AbstractNetwork
     minimum_variance: float = eqx.field(static=True)
 
     def __init__(
@@ -235,20 +248,26 @@ class SplitGaussian(eqx.Module):
         shortcut: bool = False,
         centres: int = 0,
         input_scale: float = 1.0,
+        make: Callable[[PRNGKeyArray], AbstractNetwork] | None = None,
         key: PRNGKeyArray,
     ) -> None:
         mean_key, variance_key = jax.random.split(key)
-        self.mean = MLP(
-            in_size,
-            out_size,
-            hidden,
-            activation,
-            shortcut=shortcut,
-            input_scale=input_scale,
-            key=mean_key,
-        )
+        if make is not None:
+            self.mean = make(mean_key)
+        else:
+            self.mean = MLP(
+                in_size,
+                out_size,
+                hidden,
+                activation,
+                shortcut=shortcut,
+                input_scale=input_scale,
+                key=mean_key,
+            )
         if centres:
             self.raw_variance = RadialVariance(in_size, out_size, centres)
+        elif make is not None:
+            self.raw_variance = make(variance_key)
         else:
             self.raw_variance = MLP(in_size, out_size, hidden, activation, key=variance_key)
         self.minimum_variance = minimum_variance

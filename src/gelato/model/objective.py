@@ -14,6 +14,7 @@ With several forward networks, each term with `F` or `R` is the mean of the memb
 every member alone predicts all rows. Members differ in their first weights and the noise of `x`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,10 +24,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gelato.data.history import WindowLayout
+from gelato.data.observations import ObservationLayout
 from gelato.model.gaussian import log_density, make_standard_like
 from gelato.model.latent import LatentModel
-from gelato.model.networks import MLP, GaussianMLP, Mixture, apply_members
+from gelato.model.networks import AbstractNetwork, GaussianMLP, Mixture, apply_members
 
+_IMAGE_NUMBERS = 64
 Terms = dict[str, Float[Array, ""]]
 TERMS = (
     "reconstruction",
@@ -108,10 +111,13 @@ def compute_objective_terms(
 
     def decoder_loss(index: int, states: Float[Array, "n state"]) -> Float[Array, ""]:
         squared = jnp.square(means[:, index * n : (index + 1) * n] - states)
-        variance = calibrate_variance(
-            squared, weights, minimum_variance, per_dimension=per_dimension
-        )
-        return -jnp.mean(weights * log_density(squared, variance))
+        losses = []
+        for part, share in zip(model.observed.parts, _weigh_parts(model.observed), strict=True):
+            variance = calibrate_variance(
+                squared[..., part], weights, minimum_variance, per_dimension=per_dimension
+            )
+            losses.append(-share * jnp.mean(weights * log_density(squared[..., part], variance)))
+        return jnp.sum(jnp.stack(losses)) if len(losses) > 1 else losses[0]
 
     terms: Terms = {}
     if predict:
@@ -128,6 +134,17 @@ def compute_objective_terms(
             jax.vmap(_policy_loss, in_axes=(None, 0, 0))(model.policy, batch.states, batch.actions)
         ),
     }
+
+
+def _weigh_parts(observed: ObservationLayout) -> list[float]:
+    """Return the weight of the log-density of the numbers, if there are any, and of each image.
+
+    The errors of neighbouring pixels are almost the same, and their density is no product. As a
+    product, thousands of pixels would make all other terms negligible. So an image counts as much
+    as `_IMAGE_NUMBERS` numbers.
+    """
+    images = [min(1.0, _IMAGE_NUMBERS / math.prod(image)) for image in observed.images]
+    return [1.0] * bool(observed.numbers) + images
 
 
 def calibrate_variance(
@@ -185,9 +202,11 @@ def _apply_network(
 
 
 def _policy_loss(
-    policy: GaussianMLP | MLP, state: Float[Array, " state"], action: Float[Array, " action"]
+    policy: GaussianMLP | AbstractNetwork,
+    state: Float[Array, " state"],
+    action: Float[Array, " action"],
 ) -> Float[Array, ""]:
     """Compute `−log π(a|s)` for a Gaussian, or for a categorical policy with one-hot actions."""
-    if isinstance(policy, MLP):
-        return -jnp.sum(action * jax.nn.log_softmax(policy(state)))
-    return -policy(state).log_density(action)
+    if isinstance(policy, GaussianMLP):
+        return -policy(state).log_density(action)
+    return -jnp.sum(action * jax.nn.log_softmax(policy(state)))

@@ -42,6 +42,8 @@ from gelato.runs.signals import delay_signals
 
 _SUPPORT_ROWS = 100_000
 _CHUNK = 8192
+# The same for images: values of all inputs, and inputs that are encoded together.
+_SUPPORT_VALUES, _IMAGE_CHUNK = 2**27, 1024
 
 
 @dataclass(frozen=True)
@@ -213,10 +215,12 @@ def _load_data(run: Run, reference: str) -> Dataset:
 
 
 def _describe_shape(transitions: Transitions) -> dict[str, Any]:
-    shape = {
+    shape: dict[str, Any] = {
         "observation": list(transitions.observation_shape),
         "action": repr(transitions.action_space),
     }
+    if transitions.images:
+        shape["images"] = [list(image) for image in transitions.images]
     history = transitions.layout.history
     return shape if history == 1 else {**shape, "history": history}
 
@@ -225,8 +229,9 @@ def _new_models(
     config: ModelConfig, transitions: Transitions, seeds: tuple[int, ...]
 ) -> LatentModel:
     state_size = transitions.states.shape[1]
-    history = transitions.layout.history
-    return make_models(config, state_size, transitions.action_space, jnp.array(seeds), history)
+    history, images = transitions.layout.history, transitions.images
+    numbers = jnp.array(seeds)
+    return make_models(config, state_size, transitions.action_space, numbers, history, images)
 
 
 def _make_empty_scaling(transitions: Transitions) -> Scaling:
@@ -256,7 +261,10 @@ def _run_phases(
         with delay_signals():
             # Convolutions over windows need more memory than networks of states.
             chunk_size = None if data.ages is None else _CHUNK
-            models = set_support(means, data.choose_inputs(_SUPPORT_ROWS), chunk_size)
+            rows = _SUPPORT_ROWS
+            if data.frames is not None:
+                chunk_size, rows = _IMAGE_CHUNK, max(1, _SUPPORT_VALUES // data.layout.size)
+            models = set_support(means, data.choose_inputs(rows), chunk_size)
             step, state = config.updates, begin_phase(config, VARIANCES, models)
             folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
     return _run_phase(folder, dataset, config, VARIANCES, seeds, data, state, step)

@@ -1,5 +1,6 @@
 """Convert trained networks to policies that run without JAX."""
 
+from dataclasses import replace
 from typing import TypeVar
 
 import equinox as eqx
@@ -7,9 +8,10 @@ import jax
 import numpy as np
 
 from gelato.agents.networks import Actor
+from gelato.model.images import ImageEncoder, find_inputs
 from gelato.model.latent import Scaling
-from gelato.model.networks import MLP, GaussianMLP
-from gelato.policy.policy import DeployedPolicy, Stage
+from gelato.model.networks import MLP, AbstractNetwork, GaussianMLP, Linear
+from gelato.policy.policy import Convolutions, DeployedPolicy, Stage
 
 Tree = TypeVar("Tree")
 
@@ -44,8 +46,20 @@ def deploy_all(
     ]
 
 
-def make_stage(network: MLP, outputs: int) -> Stage:
+def make_stage(network: AbstractNetwork, outputs: int) -> Stage:
     """Turn a network into plain arrays; its first `outputs` values are used."""
-    layers = tuple((np.asarray(layer.weight), np.asarray(layer.bias)) for layer in network.layers)
+    if isinstance(network, ImageEncoder):
+        kept, images = find_inputs(network.reading)
+        convolutions = tuple(
+            Convolutions(places.ravel().astype(np.int32), _copy_layers(trunk.layers))
+            for trunk, places in zip(network.trunks, images, strict=True)
+        )
+        head = make_stage(network.head, outputs)
+        return replace(head, kept=kept.astype(np.int32), convolutions=convolutions)
+    assert isinstance(network, MLP)
     shortcut = None if network.shortcut is None else np.asarray(network.shortcut.weight)
-    return Stage(layers, shortcut, network.activation, outputs)
+    return Stage(_copy_layers(network.layers), shortcut, network.activation, outputs)
+
+
+def _copy_layers(layers: tuple[Linear, ...]) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    return tuple((np.asarray(layer.weight), np.asarray(layer.bias)) for layer in layers)

@@ -36,19 +36,21 @@ def add_memory(graph: "OnnxGraph", layout: WindowLayout, action: str) -> None:
 
     `action` is the action as models receive it.
     """
-    row = _add_row(graph, layout, "observation")
-    place = np.eye(layout.action_size, layout.row_size, layout.state_size, dtype=np.float32)
-    row = graph.add("Add", row, graph.add("MatMul", action, graph.constant(place)))
+    row = _add_row(graph, layout, "observation", action)
     kept = graph.slice("window", 0, layout.memory_size - layout.row_size)
     graph.add("Concat", row, kept, axis=1, output="next_window")
 
 
-def _add_row(graph: "OnnxGraph", layout: WindowLayout, observation: str) -> str:
-    """Add the row of a window with this observation and no action."""
-    weight = np.eye(layout.row_size, layout.state_size, dtype=np.float32)
-    known = np.zeros(layout.row_size, np.float32)
-    known[-1] = 1
-    return graph.affine(observation, weight, known)
+def _add_row(
+    graph: "OnnxGraph", layout: WindowLayout, observation: str, action: str | None = None
+) -> str:
+    """Add the row of a window with this observation and action, or with none."""
+    # Columns of zeros for every row of the batch, whose size is not known.
+    first = graph.slice(observation, 0, 1)
+    none = np.zeros((layout.action_size, 1), np.float32)
+    no_action = graph.affine(first, none, none[:, 0])
+    known = graph.affine(first, np.zeros((1, 1), np.float32), np.ones(1, np.float32))
+    return graph.add("Concat", observation, action or no_action, known, axis=1)
 
 
 def _make_shape(graph: "OnnxGraph", *sizes: int) -> str:
@@ -57,20 +59,49 @@ def _make_shape(graph: "OnnxGraph", *sizes: int) -> str:
 
 def add_stage(graph: "OnnxGraph", stage: Stage, x: str, inputs: int) -> str:
     """Add a stage of a policy with so many inputs; return the name of its output."""
+    if stage.kept is not None:
+        x, inputs = _add_convolutions(graph, stage, stage.kept, x)
     hidden, width = x, inputs
     for depth, (weight, bias) in enumerate(stage.layers):
-        blocks = width // weight.shape[1]
-        if blocks > 1:
-            hidden = graph.add("Reshape", hidden, _make_shape(graph, -1, weight.shape[1]))
-        hidden, width = graph.affine(hidden, weight, bias), blocks * len(bias)
-        if blocks > 1:
-            hidden = graph.add("Reshape", hidden, _make_shape(graph, -1, width))
+        hidden, width = _add_layer(graph, weight, bias, hidden, width)
         if depth < len(stage.layers) - 1:
             hidden = activate(graph, stage.activation, hidden)
     out = hidden
     if stage.shortcut is not None:
         out = graph.add("Add", out, graph.add("MatMul", x, graph.constant(stage.shortcut.T)))
     return graph.slice(out, 0, stage.outputs)
+
+
+def _add_layer(
+    graph: "OnnxGraph", weight: np.ndarray, bias: np.ndarray, x: str, width: int
+) -> tuple[str, int]:
+    """Add a layer, which reads a longer input in blocks; return its output and its width."""
+    blocks = width // weight.shape[1]
+    if blocks > 1:
+        x = graph.add("Reshape", x, _make_shape(graph, -1, weight.shape[1]))
+    x, width = graph.affine(x, weight, bias), blocks * len(bias)
+    if blocks > 1:
+        x = graph.add("Reshape", x, _make_shape(graph, -1, width))
+    return x, width
+
+
+def _add_convolutions(
+    graph: "OnnxGraph", stage: Stage, kept: np.ndarray, x: str
+) -> tuple[str, int]:
+    """Add the kept inputs of a stage and the features of its images."""
+    zero = graph.affine(graph.slice(x, 0, 1), np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
+    padded, parts, total = graph.add("Concat", x, zero, axis=1), [], len(kept)
+    if len(kept):
+        parts.append(graph.add("Gather", x, graph.constant(kept.astype(np.int64)), axis=1))
+    for each in stage.convolutions:
+        places = graph.constant(each.places.astype(np.int64))
+        hidden, width = graph.add("Gather", padded, places, axis=1), len(each.places)
+        for weight, bias in each.layers:
+            hidden, width = _add_layer(graph, weight, bias, hidden, width)
+            hidden = activate(graph, stage.activation, hidden)
+        parts.append(hidden)
+        total += width
+    return graph.add("Concat", *parts, axis=1), total
 
 
 def activate(graph: "OnnxGraph", activation: str, x: str) -> str:

@@ -18,6 +18,7 @@ from gelato.model.networks import (
     INITIAL_VARIANCE,
     MLP,
     NORM_EPSILON,
+    AbstractNetwork,
     Mixture,
     RadialVariance,
     SplitGaussian,
@@ -40,6 +41,10 @@ def add_guard(graph: OnnxGraph, trust: Trust, space: ActionSpace) -> list[Any]:
             f"penalty {trust.penalty!r} cannot be exported; the graph holds the penalty 'guard'"
         )
     model, states = trust.model, trust.fitted.scaling.states
+    if model.observed.images:
+        raise InputError(
+            "a guard that predicts images cannot be exported; export the policy alone (--no-guard)"
+        )
     layout = trust.fitted.scaling.layout
     x = add_inputs(graph, layout, np.asarray(states.mean), np.asarray(states.scale))
     encoder = make_stage(model.encoder.network, model.latent_size)
@@ -221,8 +226,9 @@ def _add_normalisation(graph: OnnxGraph, x: str) -> str:
     return graph.add("Div", centred, graph.add("Sqrt", above))
 
 
-def _add_network(graph: OnnxGraph, network: MLP, x: str) -> str:
-    """Add a network, or an ensemble of them with the member as the first axis of `x`."""
+def _add_network(graph: OnnxGraph, network: AbstractNetwork, x: str) -> str:
+    """Add an MLP, or an ensemble of them with the member as the first axis of `x`."""
+    assert isinstance(network, MLP)
 
     def transpose(weight: Any) -> str:
         return graph.constant(np.swapaxes(np.asarray(weight), -1, -2))

@@ -45,15 +45,42 @@ ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 @dataclass(frozen=True)
+class Convolutions:
+    """Layers that read the inputs at `places` by blocks: the pixels of an image, patch by patch.
+
+    A place beyond the last input is zero: the image is padded there.
+    """
+
+    places: Int[np.ndarray, " pixels"]
+    layers: tuple[tuple[Weights, Bias], ...]
+
+    def __call__(
+        self, x: Float[np.ndarray, "*batch in"], activation: str
+    ) -> Float[np.ndarray, "*batch out"]:
+        hidden = np.concatenate([x, np.zeros_like(x[..., :1])], axis=-1)[..., self.places]
+        for weight, bias in self.layers:
+            hidden = ACTIVATIONS[activation](_apply(weight, bias, hidden))
+        return hidden
+
+
+@dataclass(frozen=True)
 class Stage:
-    """A network `x ↦ W_L a(… a(W_1 x)) + S x`; its first `outputs` values are used."""
+    """A network `x ↦ W_L a(… a(W_1 x)) + S x`; its first `outputs` values are used.
+
+    With `convolutions`, it reads the inputs at `kept` and the features of the images.
+    """
 
     layers: tuple[tuple[Weights, Bias], ...]
     shortcut: Weights | None
     activation: str
     outputs: int
+    kept: Int[np.ndarray, " kept"] | None = None
+    convolutions: tuple[Convolutions, ...] = ()
 
     def __call__(self, x: Float[np.ndarray, "*batch in"]) -> Float[np.ndarray, "*batch out"]:
+        if self.kept is not None:
+            features = [convolve(x, self.activation) for convolve in self.convolutions]
+            x = np.concatenate([x[..., self.kept], *features], axis=-1)
         hidden = x
         for weight, bias in self.layers[:-1]:
             hidden = ACTIVATIONS[self.activation](_apply(weight, bias, hidden))
@@ -191,13 +218,20 @@ def pack_policies(policies: Sequence[DeployedPolicy]) -> dict[str, np.ndarray]:
                 arrays |= {f"{place}.weight{depth}": weight, f"{place}.bias{depth}": bias}
             if stage.shortcut is not None:
                 arrays[f"{place}.shortcut"] = stage.shortcut
-            stages.append(
-                {
-                    "activation": stage.activation,
-                    "outputs": stage.outputs,
-                    "layers": len(stage.layers),
-                }
-            )
+            described_stage: dict[str, Any] = {
+                "activation": stage.activation,
+                "outputs": stage.outputs,
+                "layers": len(stage.layers),
+            }
+            if stage.kept is not None:
+                arrays[f"{place}.kept"] = stage.kept
+                described_stage["images"] = [len(each.layers) for each in stage.convolutions]
+            for image, each in enumerate(stage.convolutions):
+                arrays[f"{place}.image{image}.places"] = each.places
+                for depth, (weight, bias) in enumerate(each.layers):
+                    arrays[f"{place}.image{image}.weight{depth}"] = weight
+                    arrays[f"{place}.image{image}.bias{depth}"] = bias
+            stages.append(described_stage)
         entry = {"stages": stages, "space": _describe_space(policy.space)}
         described.append(entry if policy.history == 1 else {**entry, "history": policy.history})
     return {"description": np.array(json.dumps(described)), **arrays}
@@ -227,12 +261,9 @@ def _check_sizes(policy: DeployedPolicy) -> None:
         raise ValueError(f"history is {policy.history}")
     size = policy.layout.size
     for stage in policy.stages:
-        first, width = size, size
-        for weight, bias in stage.layers:
-            fits = weight.ndim == 2 and weight.size > 0 and width % weight.shape[1] == 0
-            if not fits or bias.shape != weight.shape[:1]:
-                raise ValueError(f"a layer has shapes {weight.shape} and {bias.shape}")
-            width = len(bias) * (width // weight.shape[1])
+        if stage.kept is not None:
+            size = _check_convolutions(stage, stage.kept, size)
+        first, width = size, _check_layers(stage.layers, size)
         shortcut = stage.shortcut
         if shortcut is not None and shortcut.shape != (width, first):
             raise ValueError(f"a shortcut has shape {shortcut.shape}")
@@ -244,22 +275,56 @@ def _check_sizes(policy: DeployedPolicy) -> None:
         raise ValueError(f"{size} values for the actions {policy.space}")
 
 
+def _check_layers(layers: Sequence[tuple[Weights, Bias]], width: int) -> int:
+    """Return the number of outputs of layers with so many inputs; refuse shapes that do not fit."""
+    for weight, bias in layers:
+        fits = weight.ndim == 2 and weight.size > 0 and width % weight.shape[1] == 0
+        if not fits or bias.shape != weight.shape[:1]:
+            raise ValueError(f"a layer has shapes {weight.shape} and {bias.shape}")
+        width = len(bias) * (width // weight.shape[1])
+    return width
+
+
+def _check_convolutions(stage: Stage, kept: Int[np.ndarray, " kept"], inputs: int) -> int:
+    """Return the number of values after the convolutions of a stage."""
+    width = len(kept)
+    for each in stage.convolutions:
+        width += _check_layers(each.layers, len(each.places))
+    # A place equal to the number of inputs is padding.
+    every = np.concatenate([kept, *(each.places for each in stage.convolutions)])
+    if every.ndim != 1 or (every < 0).any() or (every > inputs).any() or inputs in kept:
+        raise ValueError("places of inputs are outside of the input")
+    return width
+
+
 def _policy(arrays: Mapping[str, np.ndarray], index: int, entry: dict[str, Any]) -> DeployedPolicy:
-    def array(name: str) -> np.ndarray:
+    def array(name: str, kind: str = "f") -> np.ndarray:
         found = arrays[f"['{index}.{name}']"]
-        if found.dtype.kind != "f":
+        if found.dtype.kind != kind:
             raise ValueError(f"{index}.{name} holds {found.dtype}")
         return found
 
+    def layers(place: str, count: int) -> tuple[tuple[Weights, Bias], ...]:
+        return tuple((array(f"{place}.weight{d}"), array(f"{place}.bias{d}")) for d in range(count))
+
     stages = []
     for number, stage in enumerate(entry["stages"]):
-        layers = tuple(
-            (array(f"{number}.weight{d}"), array(f"{number}.bias{d}"))
-            for d in range(stage["layers"])
-        )
         has_shortcut = f"['{index}.{number}.shortcut']" in arrays
         shortcut = array(f"{number}.shortcut") if has_shortcut else None
-        stages.append(Stage(layers, shortcut, stage["activation"], stage["outputs"]))
+        convolutions = []
+        for image, count in enumerate(stage.get("images", ())):
+            place = f"{number}.image{image}"
+            convolutions.append(Convolutions(array(f"{place}.places", "i"), layers(place, count)))
+        stages.append(
+            Stage(
+                layers(str(number), stage["layers"]),
+                shortcut,
+                stage["activation"],
+                stage["outputs"],
+                array(f"{number}.kept", "i") if "images" in stage else None,
+                tuple(convolutions),
+            )
+        )
     space, history = _read_space(entry["space"]), entry.get("history", 1)
     return DeployedPolicy(array("mean"), array("scale"), tuple(stages), space, history)
 

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 from gelato.agents.networks import box_of
 from gelato.data.spaces import ActionSpace, Continuous
 from gelato.data.transitions import Standardiser, Transitions
+from gelato.errors import InputError
 
 # Windows before and after every row, and both as critics see them, twice: here and on the device.
 _COPIES = 6
@@ -67,6 +68,11 @@ def make_log(transitions: Transitions) -> Log:
     """Make the log of transitions. A last row without a successor is left out unless it ends the
     task: nothing is known about what follows it.
     """
+    if transitions.images:
+        raise InputError(
+            "returns cannot be estimated from images yet; compare policies by episodes in the "
+            "environment (`gelato evaluate`)"
+        )
     known = np.asarray(transitions.has_successor | transitions.terminated)
     places = np.cumsum(known) - 1
     parts = []

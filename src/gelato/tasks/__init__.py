@@ -1,6 +1,6 @@
 """Tasks: the supported environments, and the functions to register more environments."""
 
-from gelato.tasks import driving, four_rooms, locomotion, partial
+from gelato.tasks import driving, four_rooms, locomotion, partial, pixels
 from gelato.tasks.environments import check_environment, make_environment
 from gelato.tasks.task import (
     AbstractSimulator,
@@ -21,5 +21,6 @@ __all__ = [
     "locomotion",
     "make_environment",
     "partial",
+    "pixels",
     "register_task",
 ]

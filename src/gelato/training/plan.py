@@ -11,6 +11,7 @@ from gelato.data.reference import load
 from gelato.data.spaces import Continuous
 from gelato.data.transitions import Dataset
 from gelato.dynamics.fit import AbstractFit, AbstractFitted
+from gelato.dynamics.latent import LatentFit
 from gelato.errors import InputError
 from gelato.model.split import Split, split_dataset
 from gelato.model.training import FittedModel, load_model
@@ -116,6 +117,7 @@ def make_plan(
     parts = choose_parts(dataset, preset)
     chosen = _choose_methods(methods, parts)
     fitted = None if model is None else load_model(model, dataset).of_seeds(numbers)
+    _check_images(dataset, chosen)
     plan = Plan(dataset, chosen, numbers, settings or parts.settings, environment, fitted)
     for group in plan.groups:
         group.agent.check(transitions.action_space)
@@ -137,6 +139,16 @@ def _choose_methods(methods: MethodLike | Sequence[MethodLike], parts: Parts) ->
             "each with a different name"
         )
     return tuple(chosen)
+
+
+def _check_images(dataset: Dataset, methods: Sequence[Method]) -> None:
+    """Refuse methods that learn from the numbers of a state itself."""
+    wrong = [method.name for method in methods if not isinstance(method.fit, LatentFit)]
+    if dataset.transitions.images and wrong:
+        raise InputError(
+            f"{dataset.reference}: method {wrong[0]} cannot read images; use a method with the "
+            "latent model, such as gelato"
+        )
 
 
 def _check_actions(dataset: Dataset) -> None:

@@ -14,7 +14,7 @@ from gelato.data.transitions import Transitions, choose_evenly
 from gelato.dynamics.fit import AbstractFitted, PenaltySettings
 from gelato.dynamics.interface import AbstractDynamics
 from gelato.mdp.pessimistic import make_limit
-from gelato.model.fit import normalise_batch
+from gelato.model.fit import encode_columns, normalise_inputs
 from gelato.model.latent import Scaling
 from gelato.model.split import Split
 from gelato.progress import working
@@ -28,8 +28,6 @@ from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 _STARTS = 100_000
 _INITIAL = 1_000
 _CHUNK = 8192
-# Rows whose windows are in memory together.
-_WINDOWS = 65_536
 # Held-out transitions that the limit of imagined episodes is measured on.
 _HELD_OUT = 10_000
 
@@ -52,7 +50,7 @@ def build_population(
     every = split.dataset.transitions
     # A terminal row needs no successor, because its target has no future value.
     transitions = every[np.asarray(every.has_successor | every.terminated)]
-    batch = normalise_batch(transitions, scaling, windows=False)
+    actions, _, terminated = encode_columns(transitions, scaling)
     rewards = jnp.asarray(transitions.rewards, jnp.float32)
     firsts = np.array([rows.start for rows in every.episode_slices])[:_INITIAL]
     chosen = np.random.default_rng(0).permutation(len(transitions))[:_STARTS]
@@ -60,7 +58,7 @@ def build_population(
     for dynamics in [None] * len(seeds) if fitted is None else fitted.dynamics:
         z = encode_rows(dynamics, transitions, scaling)
         after = encode_rows(dynamics, transitions, scaling, following=True)
-        logged.append(pack(Experience(z, batch.actions, rewards, after, batch.terminated)))
+        logged.append(pack(Experience(z, actions, rewards, after, terminated)))
         starts.append(z[chosen])
         initial.append(encode_rows(dynamics, every[firsts], scaling))
     weights = np.array([method.penalty_weight for method in methods], np.float32)
@@ -141,12 +139,13 @@ def measure_limits(
     Held-out transitions are not among the neighbours, and the model was not fitted to them.
     """
     held_out = split.held_out[choose_evenly(split.held_out, _HELD_OUT)]
-    batch = normalise_batch(held_out, fitted.scaling)
+    inputs = normalise_inputs(held_out, fitted.scaling)
+    actions, _, _ = encode_columns(held_out, fitted.scaling)
     limits = []
     for penalty in penalties:
         of_seeds = []
         for index, dynamics in enumerate(fitted.dynamics):
-            embeddings = _embed(dynamics, batch.inputs, batch.actions)
+            embeddings = _embed(dynamics, inputs, actions)
             U = penalise_in_parts(take(penalty, index), embeddings)
             of_seeds.append(jnp.quantile(U, quantile))
         limits.append(jnp.stack(of_seeds))
@@ -191,10 +190,9 @@ def encode_rows(
 ) -> Float[Array, "n latent"]:
     """Encode rows, or with `following` what follows them, as inputs of the policy.
 
-    Windows of all rows together could be too large, so they are made in parts.
+    Windows and images of all rows together could be too large, so they are made in parts.
     """
-    size = len(transitions) if transitions.past is None else _WINDOWS
-    found = []
+    found, size = [], transitions.part_size
     for start in range(0, len(transitions), size):
         rows = transitions[start : start + size]
         inputs = jnp.asarray(scaling.inputs(rows.next_inputs if following else rows.inputs))

@@ -10,12 +10,13 @@ from jaxtyping import Array, Float
 
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.errors import InputError, UserCodeError
-from gelato.geometry import Composite, prepare
+from gelato.geometry import Composite, draw_projection, prepare
 from gelato.model.latent import LatentModel
 from gelato.progress import note
 from gelato.uncertainty.embedded import EmbeddedData
 from gelato.uncertainty.guard import Guard, UnusualAction, combine, fit_unusual_action
 from gelato.uncertainty.penalty import (
+    LONG,
     AbstractPenalty,
     Aleatoric,
     Ambient,
@@ -131,9 +132,14 @@ def build_extrapolation(inputs: PenaltyInputs) -> Extrapolation:
 
 def build_geodesic(inputs: PenaltyInputs) -> GeodesicDistance:
     """Build the geodesic distance under the metric of Theorem 2."""
-    k, metric, images = inputs.neighbours, build_composite(inputs.latent_model), None
+    model, k, images = inputs.latent_model, inputs.neighbours, None
+    metric = build_composite(model)
     if inputs.segments:
-        images = Images.compute(metric, inputs.data.embeddings, inputs.segments)
+        projection = None
+        if model.observed.size > LONG:
+            size = 2 * model.members * model.forwards * model.observed.size
+            projection = draw_projection(size, key=jax.random.key(0))
+        images = Images.compute(metric, inputs.data.embeddings, inputs.segments, projection)
     return GeodesicDistance(inputs.data.index, metric, k=k, shortlist=k, images=images)
 
 
@@ -165,12 +171,13 @@ def build_aleatoric(inputs: PenaltyInputs) -> Aleatoric:
 def build_forward(inputs: PenaltyInputs) -> ForwardNoise:
     """Build σ of the forward model, in units of the normalised state."""
     model = inputs.latent_model
-    state_size = model.decoders.mean.layers[-1].weight.shape[-2]
-    return ForwardNoise(build_composite(model), state_size)
+    return ForwardNoise(build_composite(model), model.observed.size)
 
 
 def build_ambient(inputs: PenaltyInputs) -> Ambient:
     """Build the distance in normalised state space."""
+    if inputs.latent_model.observed.images:
+        raise InputError("distances between images say little; use a penalty in the latent space")
     return Ambient(inputs.latent_model, prepare(inputs.data.rows), k=inputs.neighbours)
 
 

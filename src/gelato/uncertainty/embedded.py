@@ -11,12 +11,10 @@ from gelato.data.spaces import Discrete
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.errors import InputError
 from gelato.geometry import Index, prepare
-from gelato.model.fit import normalise_batch, normalise_inputs
+from gelato.model.fit import normalise_batch
 from gelato.model.latent import LatentModel, Scaling, predict
 
-_CHUNK = 4096
-# Rows whose windows are in memory together.
-_WINDOWS = 65_536
+_CHUNK, _IMAGE_CHUNK, _LONG = 4096, 256, 1024
 # Function from one normalised pair `(s, a)` to the predicted normalised next state.
 Predictor = Callable[[Float[Array, " pair"]], Float[Array, " state"]]
 
@@ -24,7 +22,8 @@ Predictor = Callable[[Float[Array, " pair"]], Float[Array, " state"]]
 class EmbeddedData(eqx.Module):
     """Transitions in the embedding space, or as pairs `(s, a)` in state space.
 
-    `residuals` are the model's one-step errors and `rows` are `(s, a, s′)`, both normalised.
+    `residuals` are the model's one-step errors and `rows` are `(s, a, s′)`, both normalised. If the
+    states hold images, `rows` are empty, because they could be too large.
     """
 
     index: Index
@@ -88,19 +87,18 @@ def _embed(
         raise InputError(f"points={points}: must be at least 1")
     if points is not None and points < len(transitions):
         transitions = transitions[choose_evenly(transitions, points)]
-    batch = normalise_batch(transitions, scaling, windows=False)
-    columns = (batch.states, batch.actions, batch.next_states)
-    if transitions.past is None:
-        embeddings, residuals = _predict_all(predictor, *columns)
-    else:
-        # Windows of all rows together could be too large.
-        parts = []
-        for start in range(0, len(transitions), _WINDOWS):
-            part = slice(start, start + _WINDOWS)
-            inputs = normalise_inputs(transitions[part], scaling)
-            parts.append(_predict_all(predictor, inputs, batch.actions[part], columns[2][part]))
-        embeddings, residuals = map(jnp.concatenate, zip(*parts, strict=True))
-    return EmbeddedData(prepare(embeddings), residuals, jnp.concatenate(columns, axis=1))
+    # Windows and images of all rows together could be too large.
+    found, rows = [], []
+    for start in range(0, len(transitions), transitions.part_size):
+        part = transitions[start : start + transitions.part_size]
+        batch = normalise_batch(part, scaling)
+        found.append(_predict_all(predictor, batch.inputs, batch.actions, batch.next_states))
+        columns = (batch.states, batch.actions, batch.next_states)
+        rows.append(jnp.concatenate(columns, axis=1))
+        if transitions.images:
+            rows[-1] = rows[-1][:, :0]
+    embeddings, residuals = map(jnp.concatenate, zip(*found, strict=True))
+    return EmbeddedData(prepare(embeddings), residuals, jnp.concatenate(rows))
 
 
 @eqx.filter_jit
@@ -112,7 +110,9 @@ def _predict_all(
         embedding, predicted = predictor(state, action)
         return embedding, rms(predicted - truth)
 
-    return jax.lax.map(one, (states, actions, next_states), batch_size=min(_CHUNK, len(states)))
+    # Several decoders predict a long row of pixels.
+    chunk = _IMAGE_CHUNK if next_states.shape[1] >= _LONG else _CHUNK
+    return jax.lax.map(one, (states, actions, next_states), batch_size=min(chunk, len(states)))
 
 
 def rms(error: Float[Array, "*batch state"]) -> Float[Array, "*batch"]:

@@ -24,7 +24,7 @@ from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
 from gelato.geometry import Index, find_neighbours, prepare
 from gelato.model.latent import LatentModel
-from gelato.model.networks import MLP
+from gelato.model.networks import GaussianMLP
 from gelato.uncertainty.embedded import EmbeddedData
 from gelato.uncertainty.penalty import (
     NO_EXCLUSION,
@@ -121,7 +121,7 @@ def fit_unusual_action(
     model: LatentModel, data: EmbeddedData, held_out: EmbeddedData
 ) -> UnusualAction:
     """Build `UnusualAction` with the kernel under which held-out actions are most likely."""
-    discrete = isinstance(model.policy, MLP)
+    discrete = not isinstance(model.policy, GaussianMLP)
     z, actions, scale = _list_actions(model, data.embeddings, discrete)
     most = min(_STATES[-1], len(data) - 1)
     unfinished = UnusualAction(model, prepare(z), actions, scale, jnp.ones(()), most)

@@ -105,6 +105,11 @@ def judge_penalties(
     records, to more penalties or build functions. Neighbours are searched among at most `points`
     transitions.
     """
+    if fitted.dataset.transitions.images:
+        raise InputError(
+            f"{fitted.run.folder}: penalties cannot be judged on images yet; `gelato trust` says "
+            "how far the model's predictions can be trusted"
+        )
     names = list_penalties("latent") if penalties is None else penalties
     for name in names:
         find_penalty(name, "latent")

@@ -44,6 +44,11 @@ Scalar = Float[Array, ""]
 Tree = TypeVar("Tree")
 # Row number that leaves no data point out.
 NO_EXCLUSION = -1
+# Observations with more values than this are long: outputs of data points are projected.
+LONG = 1024
+# Data points whose long images are computed together, and the typical number of rows of the
+# Jacobian of all decoders per value of an observation, times latent dimensions.
+_LONG_CHUNK, _JACOBIAN = 64, 100
 # The most distances held in memory: 1 GiB of floats.
 _LARGEST_DISTANCE_COUNT = 2**28
 
@@ -96,28 +101,43 @@ class Images(eqx.Module):
     images of `segments` steps along the straight line. One segment is the chord, a lower bound of
     the geodesic's length. Two segments are never shorter than the chord. The polygon then also
     passes through the image of the midpoint.
+
+    Outputs of long observations are stored as a random projection, which changes a length by a few
+    percent (`geometry/projection.py`).
     """
 
     outputs: Float[Array, "*batch n ambient"]
     scales: Float[Array, "*batch n latent"]
     weights: Float[Array, "*batch n latent"]
     segments: int = eqx.field(static=True)
+    projection: Float[Array, "*batch ambient size"] | None = None
 
     @staticmethod
     @eqx.filter_jit
-    def compute(metric: Composite, points: Float[Array, "n embedding"], segments: int) -> "Images":
+    def compute(
+        metric: Composite,
+        points: Float[Array, "n embedding"],
+        segments: int,
+        projection: Float[Array, "ambient size"] | None = None,
+    ) -> "Images":
         """Compute the images of points, in chunks of bounded memory."""
 
         def one(e: Embedded) -> tuple[Array, Array, Array]:
             mean, scale = metric.forward(e)
             return (
-                metric.phi(mean),
+                _project(metric.phi(mean), projection),
                 scale,
                 jnp.diag(metric.scale_term.weights(metric, metric.samples(e))),
             )
 
-        outputs, scales, weights = jax.lax.map(one, points, batch_size=min(4096, len(points)))
-        return Images(outputs, scales, weights, segments)
+        chunk = 4096 if projection is None else _LONG_CHUNK
+        outputs, scales, weights = jax.lax.map(one, points, batch_size=min(chunk, len(points)))
+        return Images(outputs, scales, weights, segments, projection)
+
+    @property
+    def values(self) -> int:
+        """Number of values that a call holds for each neighbour, if they are many."""
+        return 0 if self.projection is None else self.segments * self.projection.shape[-1]
 
     def compute_lengths(
         self,
@@ -134,14 +154,23 @@ class Images(eqx.Module):
         )
 
         def inner(t: float) -> Float[Array, "k ambient"]:
-            return jax.vmap(lambda point: metric.phi(metric.forward(e + t * (point - e))[0]))(
-                points
-            )
+            def image(point: Embedded) -> Float[Array, " ambient"]:
+                phi = metric.phi(metric.forward(e + t * (point - e))[0])
+                return _project(phi, self.projection)
+
+            return jax.vmap(image)(points)
 
         between = [inner(step / self.segments) for step in range(1, self.segments)]
-        polygon = jnp.stack([jnp.broadcast_to(metric.phi(mean), outputs.shape), *between, outputs])
+        first = _project(metric.phi(mean), self.projection)
+        polygon = jnp.stack([jnp.broadcast_to(first, outputs.shape), *between, outputs])
         steps = jnp.sum(jnp.diff(polygon, axis=0) ** 2, axis=-1) + noise / self.segments**2
         return jnp.sum(jnp.sqrt(steps), axis=0)
+
+
+def _project(
+    outputs: Float[Array, " size"], projection: Float[Array, "ambient size"] | None
+) -> Float[Array, " ambient"]:
+    return outputs if projection is None else projection @ outputs
 
 
 class GeodesicDistance(AbstractPenalty):
@@ -181,7 +210,8 @@ class GeodesicDistance(AbstractPenalty):
 
     @property
     def points(self) -> int:
-        return len(self.data)
+        values = 0 if self.images is None else self.shortlist * self.images.values
+        return max(len(self.data), values)
 
 
 class Transport(AbstractPenalty):
@@ -213,7 +243,7 @@ class Transport(AbstractPenalty):
 
     @property
     def points(self) -> int:
-        return self.geodesic.points
+        return max(self.geodesic.points, self.forward.points)
 
 
 class Extrapolation(AbstractPenalty):
@@ -230,7 +260,7 @@ class Extrapolation(AbstractPenalty):
 
     @property
     def points(self) -> int:
-        return self.geodesic.points
+        return max(self.geodesic.points, self.forward.points)
 
 
 class Ensemble(AbstractPenalty):
@@ -274,6 +304,11 @@ class ForwardNoise(AbstractPenalty):
     def __call__(self, e: Embedded, exclude: Int[Array, ""] | int = NO_EXCLUSION) -> Scalar:
         del exclude
         return compute_noise_effect(self.metric, e) / jnp.sqrt(self.state_size)
+
+    @property
+    def points(self) -> int:
+        # The Jacobian of the decoders decides if observations are long.
+        return 1 if self.state_size <= LONG else _JACOBIAN * self.state_size
 
 
 class Ambient(AbstractPenalty):

@@ -31,7 +31,7 @@ from gelato.data.transitions import Transitions
 from gelato.model.fit import normalise_inputs
 from gelato.model.gaussian import Gaussian
 from gelato.model.latent import LatentModel, Scaling
-from gelato.model.networks import MLP, GaussianMLP
+from gelato.model.networks import AbstractNetwork, GaussianMLP
 from gelato.model.training import FittedModel
 from gelato.progress import progress
 from gelato.tasks.environments import make_environment
@@ -241,7 +241,7 @@ def _run_policy(
 class _ClonedPolicy(eqx.Module):
     """The behaviour policy of the model: samples an action for a normalised state."""
 
-    policy: GaussianMLP | MLP
+    policy: GaussianMLP | AbstractNetwork
     scaling: Scaling
 
     def __call__(self, state: Float[Array, " state"], key: PRNGKeyArray) -> Array:
@@ -316,6 +316,6 @@ def _step_to(
 
     first_key, key = jax.random.split(key)
     keys = jax.random.split(key, DEPTH)
-    observation = state[: model.decoders.mean.layers[-1].weight.shape[-2]]
+    observation = state[: model.observed.size]
     first = (model.encode(state).mean, act(observation, first_key))
     return jax.lax.scan(step, first, (jnp.arange(DEPTH), keys))[0]

@@ -238,6 +238,9 @@ function showPoint(plot, run, at, overlay = false) {
     );
     box.append(node("h4", title), list);
   };
+  if (points.frames) {
+    box.append(node("img", "", { src: points.frames[at], alt: "The image that was observed" }));
+  }
   listValues(
     map.state_columns > map.state_names.length
       ? `State (${map.state_names.length} of ${map.state_columns} columns)`

@@ -33,7 +33,7 @@ def collect_data(dataset: Dataset) -> DataSection:
     """Describe a dataset: counts, returns, ranges, coverage and suspicious columns."""
     data = dataset.transitions
     rows = choose_evenly(data, max(2, min(_ROWS, _VALUES // data.states.shape[1])))
-    states = np.asarray(data.states)[rows]
+    states = data[rows].numbers
     space = data.action_space
     actions = np.asarray(data.actions)[rows].reshape(len(rows), -1)
     shown = choose_shown_columns(states)

@@ -14,6 +14,7 @@ from gelato.model.training import FittedModel
 from gelato.progress import working
 from gelato.report.latent_space import build_decoder_metric, encode_states
 from gelato.report.page.collect.data import MOST_COLUMNS, choose_shown_columns
+from gelato.report.page.collect.frames import list_frames
 from gelato.report.page.collect.plane import Plane, find_plane
 from gelato.report.page.collect.source import Source, name_actions
 from gelato.report.page.records import MapSection
@@ -49,8 +50,8 @@ def collect_map(source: Source, new_log: Dataset | None = None) -> MapPoints | N
     data, trust = fitted.dataset.transitions, source.trust
     with working("drawing the map of the data"):
         rows, held_out, own_rows = _choose_rows(source)
-        states = np.asarray(data.states)[rows]
-        inputs = data[rows].inputs
+        chosen = data[rows]
+        states, inputs = chosen.numbers, chosen.inputs
         codes = encode_states(fitted, fitted.seed(source.model_index), inputs)
         plane = find_plane(codes)
         columns = choose_shown_columns(states, MOST_COLUMNS)
@@ -133,10 +134,11 @@ def _describe_rows(
     fitted = source.fitted
     assert fitted is not None
     data, places = dataset.transitions, plane(codes)
-    states, actions = np.asarray(data.states)[rows], np.asarray(data.actions)[rows]
+    chosen = data[rows]
+    states, actions = chosen.numbers, np.asarray(chosen.actions)
     starts = np.array([episode.start for episode in data.episode_slices])
     episodes = np.searchsorted(starts, rows, side="right") - 1
-    predicted = _predict(fitted, source.model_index, data[rows].inputs, actions)
+    predicted = _predict(fitted, source.model_index, chosen.inputs, actions)
     following = fitted.scaling.states(np.asarray(data.next_states)[rows])
     errors = np.asarray(rms(predicted.mean - following))
     known = np.asarray(data.has_successor)[rows]
@@ -151,6 +153,9 @@ def _describe_rows(
         "states": states[:, columns].T,
         "actions": actions.reshape(len(rows), -1)[:, :MOST_COLUMNS].T,
     }
+    frames = list_frames(np.asarray(chosen.states), data.observed)
+    if frames is not None:
+        points["frames"] = frames
     return points, predicted
 
 
@@ -182,6 +187,9 @@ def _find_neighbours(
     Equal states count once: in a grid world all nearest points would be the same cell.
     """
     assert source.fitted is not None
+    if source.fitted.dataset.transitions.images:
+        # The metric of thousands of pixels takes minutes for all pairs.
+        return [[] for _ in states], [[] for _ in states]
     _, first, place = np.unique(states, axis=0, return_index=True, return_inverse=True)
     k = min(_NEIGHBOURS, len(first) - 1)
     if k < 1:
