@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gelato.data.disk_columns import find_range
 from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig
@@ -43,8 +44,8 @@ def warn_about_data(split: Split, config: ModelConfig) -> None:
             "cannot learn termination"
         )
     low, high = np.quantile(data.states[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
-    width = high - low
-    beyond = np.abs(data.states - (low + high) / 2).max(axis=0)
+    width, middle = high - low, (low + high) / 2
+    beyond = np.max([np.abs(end - middle) for end in find_range(data.states)], axis=0)
     for column in np.flatnonzero((width > 0) & (beyond > _OUTLIER * width)):
         note(
             f"{reference}: column {column} of the observations has values up to "
