@@ -158,12 +158,13 @@ class DiskColumn(np.lib.mixins.NDArrayOperatorsMixin):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read the rows from `start` up to `stop`."""
         self.file.check()
-        ranges = self._ranges.choose(np.array([start]), np.array([stop]))
         found = np.empty((stop - start, *self.file.shape[1:]), self.dtype)
-        place = 0
-        for first, last in zip(ranges.starts.tolist(), ranges.stops.tolist(), strict=True):
-            self.file.read_into(found[place : place + last - first], first)
-            place += last - first
+        first = int(np.searchsorted(self._edges, start, side="right")) - 1
+        last = int(np.searchsorted(self._edges, stop, side="left"))
+        for part in range(first, last):
+            begin, end = max(start, self._edges[part]), min(stop, self._edges[part + 1])
+            row = int(self._ranges.starts[part] + begin - self._edges[part])
+            self.file.read_into(found[begin - start : end - start], row)
         return found
 
     def iterate(self) -> Iterator[np.ndarray]:

@@ -60,6 +60,10 @@ class FitData(eqx.Module):
         batch = self.gather(jnp.asarray(chosen), lambda rows: jnp.zeros((len(rows), 0)))
         return jnp.concatenate([batch.inputs, batch.next_inputs])
 
+    def choose_pool(self, phase: int, number: int, *, more: bool) -> "FitData":  # noqa: ARG002
+        """Return the rows that updates draw from: always all of them. See `Pools`."""
+        return self
+
     def gather(self, chosen: Int[Array, " k"], weigh: Callable[[Array], Array]) -> Batch:
         """Gather rows, split them into their columns, and weigh them for every decoder."""
         rows, weights = self.rows[chosen], weigh(chosen)
@@ -94,9 +98,14 @@ class FitState(eqx.Module):
     best_loss: Float[Array, ""]
 
 
-def draw_bootstrap_counts(rows: int, members: int, seed: int) -> UInt8[np.ndarray, "rows members"]:
-    """Draw how often each decoder uses each row: Poisson(1), the limit of a bootstrap."""
-    rng = np.random.default_rng([seed, rows, members])
+def draw_bootstrap_counts(
+    rows: int, members: int, seed: int, *block: int
+) -> UInt8[np.ndarray, "rows members"]:
+    """Draw how often each decoder uses each row: Poisson(1), the limit of a bootstrap.
+
+    Every `block` of rows has its own counts.
+    """
+    rng = np.random.default_rng([seed, rows, members, *block])
     return rng.poisson(1.0, (rows, members)).astype(np.uint8)
 
 
@@ -139,7 +148,22 @@ def prepare_data(
     seeds: Sequence[int],
 ) -> FitData:
     """Normalise the data and put it on the device."""
-    batch = normalise_batch(train, scaling, windows=False)
+    return FitData(
+        rows=join_rows(train, scaling),
+        counts=jnp.stack(
+            [draw_bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]
+        ),
+        held_out=prepare_held_out(held_out, scaling, config),
+        state_size=train.states.shape[1],
+        action_size=train.action_space.size,
+        ages=_find_ages(train),
+        history=train.layout.history,
+    )
+
+
+def join_rows(transitions: Transitions, scaling: Scaling) -> Float[Array, "n columns"]:
+    """Normalise transitions and join their columns."""
+    batch = normalise_batch(transitions, scaling, windows=False)
     columns = [
         batch.states,
         batch.actions,
@@ -147,19 +171,14 @@ def prepare_data(
         batch.next_states,
         batch.terminated[:, None],
     ]
+    return jnp.concatenate(columns, axis=1)
+
+
+def prepare_held_out(held_out: Transitions, scaling: Scaling, config: ModelConfig) -> Batch:
+    """Choose the fixed held-out batch and put it on the device."""
     chosen = choose_evenly(held_out, _HELD_OUT_ROWS)
     weights = jnp.ones((len(chosen), config.decoders))
-    return FitData(
-        rows=jnp.concatenate(columns, axis=1),
-        counts=jnp.stack(
-            [draw_bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]
-        ),
-        held_out=normalise_batch(held_out[chosen], scaling, weights),
-        state_size=batch.states.shape[1],
-        action_size=batch.actions.shape[1],
-        ages=_find_ages(train),
-        history=train.layout.history,
-    )
+    return normalise_batch(held_out[chosen], scaling, weights)
 
 
 def _find_ages(train: Transitions) -> Int[Array, " n"] | None:

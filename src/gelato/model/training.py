@@ -1,8 +1,9 @@
 """Fit a latent model in a run folder, resume the fit bit for bit, and read the result."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from gelato.arrays import take
 from gelato.data.reference import load, load_stored
@@ -28,11 +30,11 @@ from gelato.model.fit import (
     list_term_names,
     make_models,
     place_data,
-    prepare_data,
     run_block,
     run_parts,
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
+from gelato.model.pools import Pools, prepare_rows
 from gelato.model.split import Split, split_dataset
 from gelato.runs.description import list_recorded
 from gelato.runs.files import report_damage, restore_tuples
@@ -126,8 +128,9 @@ def fit_latent_model(
         if run.has("model"):
             run.remove_checkpoints()
             return _read_models(run, split, config, seeds)
-        data = prepare_data(split.train, split.held_out, split.scaling, config, seeds)
-        models = _run_phases(run, dataset, config, seeds, data)
+        data = prepare_rows(split.train, split.held_out, split.scaling, config, seeds)
+        with data if isinstance(data, Pools) else nullcontext():
+            models = _run_phases(run, dataset, config, seeds, data)
         result = eqx.filter((models, split.scaling), eqx.is_array)
         finish(run, lambda: run.save("model", result))
     return FittedModel(run, split, config, seeds, models)
@@ -237,7 +240,11 @@ def _make_empty_scaling(transitions: Transitions) -> Scaling:
 
 
 def _run_phases(
-    folder: Run, dataset: Dataset, config: ModelConfig, seeds: tuple[int, ...], data: FitData
+    folder: Run,
+    dataset: Dataset,
+    config: ModelConfig,
+    seeds: tuple[int, ...],
+    data: FitData | Pools,
 ) -> LatentModel:
     """Run both phases and return the best models of the second.
 
@@ -254,7 +261,8 @@ def _run_phases(
         means = _run_phase(folder, dataset, config, MEANS, seeds, data, state)
         with delay_signals():
             # Convolutions over windows need more memory than networks of states.
-            chunk_size = None if data.ages is None else _CHUNK
+            windows = isinstance(data, FitData) and data.ages is not None
+            chunk_size = _CHUNK if windows else None
             models = set_support(means, data.choose_inputs(_SUPPORT_ROWS), chunk_size)
             step, state = config.updates, begin_phase(config, VARIANCES, models)
             folder.save_checkpoint(step, eqx.filter(state, eqx.is_array))
@@ -267,16 +275,22 @@ def _run_phase(
     config: ModelConfig,
     phase: int,
     seeds: tuple[int, ...],
-    data: FitData,
+    data: FitData | Pools,
     state: FitState,
     start: int | None = None,
 ) -> LatentModel:
     mesh = make_mesh(len(seeds))
-    if mesh is not None:
-        data = place_data(data, mesh)
-    constants, names = (data, jnp.array(seeds)), list_term_names(config, phase)
+    names = list_term_names(config, phase)
+    phase_updates = config.updates if phase == MEANS else config.variance_updates
+    length = min(max(phase_updates // 40, 100), 1_000)
+
+    @lru_cache(maxsize=1)
+    def find_constants(number: int) -> tuple[FitData, Array]:
+        pool = data.choose_pool(phase, number, more=(number + 1) * length < phase_updates)
+        return (pool if mesh is None else place_data(pool, mesh)), jnp.array(seeds)
 
     def block(state: FitState, updates: int) -> tuple[FitState, Metrics]:
+        constants = find_constants(int(state.step[0]) // length if isinstance(data, Pools) else 0)
         run = run_block if mesh is None else partial(run_parts, mesh=mesh)
         state = place(state, mesh, BY_SEED)
         state, *measured = run(constants, state, config=config, phase=phase, updates=updates)
@@ -294,11 +308,11 @@ def _run_phase(
     # The first rows set the columns of metrics.csv, so phase 1 writes blanks for those of phase 2.
     blank = {}
     if phase == MEANS:
-        first, updates = 0, config.updates
+        first = 0
         for name in list_term_names(config, VARIANCES):
             blank[name] = np.full(len(seeds), np.nan)
     else:
-        first, updates = config.updates, config.variance_updates
+        first = config.updates
     state = run_blocks(
         folder,
         state,
@@ -306,8 +320,8 @@ def _run_phase(
         labels=[{"phase": PHASES[phase], "seed": seed} for seed in seeds],
         first=first,
         start=start,
-        total=first + updates,
-        length=min(max(updates // 40, 100), 1_000),
+        total=first + phase_updates,
+        length=length,
         title=f"fitting the model, {PHASES[phase]}",
         after=lambda state, step: blank,  # noqa: ARG005
         shown=names,
