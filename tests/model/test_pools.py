@@ -64,7 +64,7 @@ def test_pools_hold_the_same_rows_from_the_disk_and_from_memory(reference: str):
         split = split_dataset(dataset)
         with Pools(*split.parts, split.scaling, CONFIG, (0, 3), pool_rows=256, block_rows=64) as it:
             of_both = [
-                it.choose_pool(phase, number, more=True)
+                it.choose_pool(phase, 8 * number, length=8, total=80)
                 for phase in (MEANS, VARIANCES)
                 for number in range(9)
             ]
@@ -90,7 +90,7 @@ def test_a_model_does_not_depend_on_the_seeds_fitted_with_it(reference: str):
 
     def read(seeds: tuple[int, ...]) -> np.ndarray:
         with Pools(*split.parts, split.scaling, CONFIG, seeds, pool_rows=256, block_rows=64) as it:
-            return np.asarray(it.choose_pool(MEANS, 2, more=False).counts[-1])
+            return np.asarray(it.choose_pool(MEANS, 16, length=8, total=20).counts[-1])
 
     np.testing.assert_array_equal(read((0, 5)), read((5,)))
 

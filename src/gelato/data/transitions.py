@@ -62,7 +62,12 @@ class Transitions(eqx.Module):
         return self if self.past is None else replace(self, past=None)
 
     def with_history(self, length: int) -> "Transitions":
-        """Return the same rows, with the last `length` observations and actions as their inputs."""
+        """Return the same rows, with the last `length` observations and actions as their inputs.
+
+        Rows on the disk are loaded, because windows are gathered from all of them.
+        """
+        if self.on_disk:
+            return self.read(0, len(self)).with_history(length)
         states, actions = np.asarray(self.states), np.asarray(self.actions)
         return replace(self, past=find_past(states, actions, self.episode_slices, length))
 

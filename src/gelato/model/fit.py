@@ -60,7 +60,7 @@ class FitData(eqx.Module):
         batch = self.gather(jnp.asarray(chosen), lambda rows: jnp.zeros((len(rows), 0)))
         return jnp.concatenate([batch.inputs, batch.next_inputs])
 
-    def choose_pool(self, phase: int, number: int, *, more: bool) -> "FitData":  # noqa: ARG002
+    def choose_pool(self, phase: int, step: int, length: int, total: int) -> "FitData":  # noqa: ARG002
         """Return the rows that updates draw from: always all of them. See `Pools`."""
         return self
 

@@ -1,8 +1,8 @@
 """Fit to rows on the disk: pools of shuffled blocks of rows that follow each other on the device.
 
 A pool is a `FitData` of constant size: many blocks of consecutive training rows, from everywhere in
-the data. The updates between two checks of the held-out loss draw their batches from one pool, with
-the program of data in memory. Meanwhile a thread reads the next pool.
+the data. Updates draw their batches from one pool, with the program of data in memory, until a row
+was drawn once on average. Meanwhile a thread reads the next pool.
 
 The blocks follow each other in random order, and each is used once before any is used again. The
 order depends only on the phase and the number of the pool, so a resumed fit continues exactly, and
@@ -51,6 +51,7 @@ class Pools:
     ):
         self.train, self._scaling, self._seeds = train, scaling, tuple(seeds)
         self._members, self._block_rows = config.decoders, block_rows
+        self._updates_per_pool = max(1, pool_rows // config.batch_size)
         self._held_out = prepare_held_out(held_out, scaling, config)
         self._blocks = -(-len(train) // block_rows)
         self._per_pool = max(1, min(pool_rows // block_rows, self._blocks))
@@ -69,8 +70,16 @@ class Pools:
     ) -> None:
         self._reader.shutdown(wait=True, cancel_futures=True)
 
-    def choose_pool(self, phase: int, number: int, *, more: bool) -> FitData:
-        """Return a pool of a phase; if there are `more`, begin to read the next one."""
+    def choose_pool(self, phase: int, step: int, length: int, total: int) -> FitData:
+        """Return the pool for the `length` updates of a phase from `step` on, and begin to read
+        the next one if the phase needs it until its `total`.
+        """
+        blocks_per_pool = max(1, self._updates_per_pool // length)
+        number = step // length // blocks_per_pool
+        more = (number + 1) * blocks_per_pool * length < total
+        return self._take(phase, number, more=more)
+
+    def _take(self, phase: int, number: int, *, more: bool) -> FitData:
         key = phase, number
         if self._current is None or self._current[0] != key:
             # A pool that is no longer used makes room for the next one.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from gelato.arrays import take
 from gelato.data.reference import load, load_stored
@@ -284,13 +283,14 @@ def _run_phase(
     phase_updates = config.updates if phase == MEANS else config.variance_updates
     length = min(max(phase_updates // 40, 100), 1_000)
 
-    @lru_cache(maxsize=1)
-    def find_constants(number: int) -> tuple[FitData, Array]:
-        pool = data.choose_pool(phase, number, more=(number + 1) * length < phase_updates)
-        return (pool if mesh is None else place_data(pool, mesh)), jnp.array(seeds)
+    pool = placed = None
 
     def block(state: FitState, updates: int) -> tuple[FitState, Metrics]:
-        constants = find_constants(int(state.step[0]) // length if isinstance(data, Pools) else 0)
+        nonlocal pool, placed
+        chosen = data.choose_pool(phase, int(state.step[0]), length, phase_updates)
+        if chosen is not pool:
+            pool, placed = chosen, chosen if mesh is None else place_data(chosen, mesh)
+        constants = (placed, jnp.array(seeds))
         run = run_block if mesh is None else partial(run_parts, mesh=mesh)
         state = place(state, mesh, BY_SEED)
         state, *measured = run(constants, state, config=config, phase=phase, updates=updates)
