@@ -178,6 +178,10 @@ class DiskColumn(np.lib.mixins.NDArrayOperatorsMixin):
         return found if dtype is None else found.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if method == "reduce" and ufunc in (np.minimum, np.maximum):
+            # NumPy's `ptp` asks for both; without this, they would load the column.
+            axis = inputs[1] if len(inputs) > 1 else options.get("axis", 0)
+            return self.min(axis) if ufunc is np.minimum else self.max(axis)
         loaded = [np.asarray(each) if isinstance(each, DiskColumn) else each for each in inputs]
         return getattr(ufunc, method)(*loaded, **options)
 
@@ -190,11 +194,6 @@ class DiskColumn(np.lib.mixins.NDArrayOperatorsMixin):
     def max(self, axis: int | None = None, out: None = None) -> Any:  # noqa: ARG002
         """Return the largest value, of all values or of each column."""
         return self._reduce(np.maximum, [block.max(axis) for block in self.iterate()], axis)
-
-    def ptp(self, axis: int | None = None, out: None = None) -> Any:  # noqa: ARG002
-        """Return the width of the range, of all values or of each column."""
-        low, high = find_range(self, axis)
-        return high - low
 
     def any(self, axis: None = None, out: None = None) -> bool:  # noqa: ARG002
         """Return whether any value is set."""
@@ -260,6 +259,12 @@ def find_range(column: Any, axis: int | None = 0) -> tuple[Any, Any]:
         lows.append(block.min(axis))
         highs.append(block.max(axis))
     return np.min(lows, axis=0), np.max(highs, axis=0)
+
+
+def measure_width(column: Any, axis: int | None = 0) -> Any:
+    """Return the width of the range of each column; one pass if it is on the disk."""
+    low, high = find_range(column, axis)
+    return high - low
 
 
 def measure_moments(column: DiskColumn) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from gelato.data.disk_columns import measure_width
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import Dataset, Standardiser, Transitions, choose_evenly, split
 from gelato.errors import InputError
@@ -47,19 +48,19 @@ class Finding:
 def find_warnings(dataset: Dataset) -> list[str]:
     """Return what looks wrong: constant columns, actions that never vary, duplicates."""
     data, warnings = dataset.transitions, []
-    constant = np.flatnonzero(np.ptp(data.states, axis=0) == 0)
+    constant = np.flatnonzero(measure_width(data.states) == 0)
     if len(constant):
         listed = dataset.list_state_names()
         names = ", ".join(listed[column] for column in constant[:10])
         more = f" and {len(constant) - 10} more" if len(constant) > 10 else ""
         warnings.append(f"constant states: {names}{more}; leave them out")
-    still = np.flatnonzero(np.atleast_1d(np.ptp(data.actions, axis=0) == 0))
+    still = np.flatnonzero(np.atleast_1d(measure_width(data.actions) == 0))
     if len(still):
         names = ", ".join(dataset.name_action(int(column)) for column in still)
         warnings.append(f"actions that never vary: {names}; the effect of others is unknown")
     if dataset.columns and "rewards" not in dataset.columns and not data.reward_code:
         warnings.append("no rewards: add ,rewards=COLUMN or ,reward=my_reward.py before you train")
-    elif np.ptp(data.rewards) == 0 and not data.terminated.any():
+    elif measure_width(data.rewards) == 0 and not data.terminated.any():
         warnings.append(f"the reward is always {data.rewards[0]:g}")
     repeated = _count_duplicates(data)
     if repeated:

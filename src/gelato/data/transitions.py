@@ -104,7 +104,13 @@ class Transitions(eqx.Module):
 
     def read(self, start: int, stop: int) -> "Transitions":
         """Return some rows as arrays in memory."""
-        return jax.tree.map(np.asarray, self[start:stop])
+
+        def load(column: object) -> np.ndarray:
+            if isinstance(column, DiskColumn):
+                return column.read(start, stop)
+            return np.asarray(column)[start:stop]
+
+        return jax.tree.map(load, self)
 
     @property
     def ends(self) -> Bool[Rows, " n"]:
