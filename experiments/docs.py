@@ -164,6 +164,9 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "memory at most": "{peak_gigabytes:.1f} GB",
         }
     ),
+    "growth": tables.growth_table,
+    "growth fit": tables.growth_fit_table,
+    "growth extrapolate": tables.growth_extrapolation,
     "devices": _rows(
         {
             "weights": "`{weights}`",

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +18,7 @@ from gelato.report.policy_table import (
     markdown_table,
     summarise_policies,
 )
-from gelato.runs.records import Record
+from gelato.runs.records import Record, read_records
 from gelato.tasks.driving import DRIVING_TASKS
 
 TASKS = {task.name: task for task in DRIVING_TASKS}
@@ -626,3 +627,89 @@ def broken_table(records: list[Record]) -> str:
         for r in select(records, kind="broken copy")
     ]
     return markdown_table(["removed", "trials that report it"], rows)
+
+
+def growth_table(records: list[Record]) -> str:
+    """Write time and memory of every stage, one row per size."""
+    sizes = sorted({_number(record["transitions"]) for record in records})
+    stages = list_values(records, "stage")
+    rows = []
+    for size in sizes:
+        row = [f"{size:,.0f}"]
+        for stage in stages:
+            found = select(records, transitions=size, stage=stage)
+            row.append(_write_growth(found[0]) if found else "–")
+        rows.append(row)
+    return markdown_table(["transitions", *stages], rows)
+
+
+def _write_growth(record: Record) -> str:
+    seconds, memory = _number(record["seconds"]), _number(record["peak_memory_gb"])
+    return f"{seconds:,.{0 if seconds >= 10 else 1}f} s, {memory:.2f} GB"
+
+
+def growth_fit_table(records: list[Record]) -> str:
+    """Write the speed of fits from the disk and from memory."""
+    rows = []
+    for record in sorted(select(records, stage="fit"), key=lambda r: _number(r["transitions"])):
+        rows.append(
+            [
+                f"{record['transitions']:,}",
+                f"{record['updates_per_second']:.0f}",
+                f"{record['updates_per_second_from_memory']:.0f}",
+                f"{record['disk_ratio']:.0%}",
+                f"{record['processor_ratio']:.0%}",
+            ]
+        )
+    heads = ["transitions", "updates/s from disk", "from memory", "speed", "processor"]
+    return markdown_table(heads, rows)
+
+
+def growth_extrapolation(records: list[Record]) -> str:
+    """Extrapolate the stages to 10⁹ transitions and 1,000 trials on 8 and 64 GPUs."""
+    rows, trials = 1e9, 1_000
+    once = ("import", "summary")
+    one_time = {stage: _extrapolate(records, stage, "seconds", rows) for stage in once}
+    split = _extrapolate(records, "split", "seconds", rows)
+    stored = _number(records[0]["bytes"]) / _number(records[0]["transitions"])
+    results = Path(__file__).parents[1] / "results"
+    fits = select(
+        read_records(results / "model.json"), dataset="hopper-medium", preset="default", seed=0
+    )
+    speeds = read_records(results / "speed.json")
+    what = "from the data of hopper-medium to gelato alone, 5 seeds"
+    training = _number(select(speeds, what=what)[0]["value"])
+    together = int(_number(fits[0]["seeds_at_once"]))
+    group = split + _number(fits[0]["seconds"]) + training
+    read = 256 * stored * _number(fits[0]["updates_per_second"])
+    memory = {
+        stage: _extrapolate(records, stage, "peak_memory_gb", rows) for stage in ("import", "fit")
+    }
+    cells = [
+        ["disk for the store", *[f"{rows * stored / 1e9:,.0f} GB"] * 2],
+        ["import, once, in one process", *[f"{one_time['import'] / 3600:.1f} h"] * 2],
+        ["summary, once", *[f"{one_time['summary'] / 60:.0f} min"] * 2],
+        ["memory of the import", *[f"{memory['import']:.1f} GB"] * 2],
+        ["memory of a fit on the host", *[f"{memory['fit']:.1f} GB"] * 2],
+        ["split, in every group", *[f"{split / 60:.1f} min"] * 2],
+    ]
+    last: list[list[str]] = [["read by all fits at once"], ["1,000 trials"]]
+    for devices in (8, 64):
+        rounds = -(-trials // together // devices)
+        last[0].append(f"{devices * read / 1e9:.2g} GB/s")
+        last[1].append(f"{rounds * group / 3600:.1f} h")
+    return markdown_table(["", "8 GPUs", "64 GPUs"], [*cells, *last])
+
+
+def _extrapolate(records: list[Record], stage: str, field: str, rows: float) -> float:
+    """Extend the line through the two largest sizes."""
+    found = sorted(select(records, stage=stage), key=lambda r: _number(r["transitions"]))
+    (first, low), (second, high) = (
+        (_number(record["transitions"]), _number(record[field])) for record in found[-2:]
+    )
+    return high + max(high - low, 0) / (second - first) * (rows - second)
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)

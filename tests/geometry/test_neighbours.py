@@ -122,6 +122,22 @@ def test_the_inverted_file_finds_most_neighbours():
     assert np.mean([np.isin(row, other).mean() for row, other in zip(truth, found.indices)]) > 0.9
 
 
+def test_codes_of_a_few_bytes_find_most_neighbours_and_exact_distances():
+    data = cloud(20_000)
+    queries = data[:50]
+    found = nearest_approximate(data, queries, 10, exclude=np.arange(50), code_bytes=4)
+    truth = brute_force(data, queries, 10, np.arange(50))[0]
+    shares = [np.isin(row, other).mean() for row, other in zip(truth, found.indices)]
+    assert np.mean(shares) > 0.9
+    assert not (found.indices == np.arange(50)[:, None]).any()
+    np.testing.assert_allclose(
+        found.distances,
+        np.linalg.norm(data[found.indices] - queries[:, None], axis=-1),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
 def test_under_the_metric_a_stretched_direction_is_far():
     data, queries = cloud(400, dim=3), cloud(5, dim=3, seed=1)
     stretch = np.array([1.0, 1.0, 20.0], dtype=np.float32)

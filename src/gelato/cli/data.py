@@ -158,18 +158,42 @@ def _load_to_inspect(reference: str) -> "Dataset":
 
 
 @data.command(name="import")
-def import_(reference: Positional[Ref], name: str, reward: RewardFile = None) -> None:
-    """Copy a dataset into Minari's store, where any Minari program can open it.
+def import_(
+    reference: Positional[Ref],
+    name: str | None = None,
+    columns: Path | None = None,
+    reward: RewardFile = None,
+) -> None:
+    """Copy a dataset into Minari's store, or into a column store for data larger than memory.
 
-    Minari stores the successor of every step, so steps without one are skipped.
+    Any Minari program can open a dataset of Minari's store. Minari stores the successor of every
+    step, so steps without one are skipped. A column store keeps all steps. It is written in blocks;
+    after an interruption, the same command continues.
 
     Args:
         reference: The data.
         name: The Minari id to store it under, such as mine/log-v0.
+        columns: The folder of the new column store.
     """
     from gelato.data import store
+    from gelato.data.importing import import_columns
     from gelato.data.reference import load
+    from gelato.errors import InputError
 
+    if (name is None) == (columns is None):
+        raise InputError("give either --name ID or --columns PATH")
+    if columns is not None:
+        stored = import_columns(add_reward(reference, reward), columns)
+        print_fields(
+            f"{reference} imported",
+            {
+                "reference": stored.reference,
+                "transitions": f"{len(stored.transitions):,}",
+                "fingerprint": stored.transitions.fingerprint(),
+            },
+        )
+        return
+    assert name is not None
     dataset_id = store.check_id(name)
     reference = add_reward(reference, reward)
     dataset = load(reference)

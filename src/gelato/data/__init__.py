@@ -6,6 +6,7 @@ from gelato.lazy import import_on_use
 
 if TYPE_CHECKING:
     from gelato.data.columns import make_dataset
+    from gelato.data.importing import import_columns
     from gelato.data.quality import Finding, find_warnings, judge_data
     from gelato.data.reference import load
     from gelato.data.sources import Reference, list_sources, register_source
@@ -24,6 +25,7 @@ __all__ = [
     "episode_lengths",
     "episode_returns",
     "find_warnings",
+    "import_columns",
     "judge_data",
     "list_sources",
     "load",
@@ -40,6 +42,7 @@ _HOMES = {
     "list_sources": "gelato.data.reference",
     "Reference": "gelato.data.sources",
     "make_dataset": "gelato.data.columns",
+    "import_columns": "gelato.data.importing",
     "Finding": "gelato.data.quality",
     "judge_data": "gelato.data.quality",
     "find_warnings": "gelato.data.quality",

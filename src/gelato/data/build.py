@@ -62,10 +62,10 @@ def _prepare_columns(arrays: Arrays, layout: Layout, source: str) -> Columns:
     for field in ("observations", "actions", "rewards"):
         if field in arrays and arrays[field].ndim == 0:
             raise InputError(f"{source}: {field} is a single value; it must have one row per step")
-    _drop_unfit(arrays, layout.columns)
+    drop_unfit(arrays, layout.columns)
     splits = arrays.pop("splits", None)
     last_rows = None if splits is None else read_splits(splits, len(arrays["actions"]), source)
-    boundaries = _find_boundaries(arrays, last_rows, layout, source)
+    boundaries = find_boundaries(arrays, last_rows, layout, source)
     _pair_if_one_more(arrays, boundaries, source)
     actions, space = _prepare_actions(arrays["actions"], layout, source)
     rewards = arrays.get("rewards")
@@ -83,7 +83,7 @@ def _prepare_columns(arrays: Arrays, layout: Layout, source: str) -> Columns:
     )
 
 
-def _drop_unfit(arrays: Arrays, given: Mapping[str, str]) -> None:
+def drop_unfit(arrays: Arrays, given: Mapping[str, str]) -> None:
     """Ignore extra columns that were found by their names only and cannot be what they seem."""
     rows = len(arrays["actions"])
     for field in _EXTRA:
@@ -97,7 +97,7 @@ def _drop_unfit(arrays: Arrays, given: Mapping[str, str]) -> None:
             del arrays[field]
 
 
-def _find_boundaries(
+def find_boundaries(
     arrays: Arrays, last_rows: np.ndarray | None, layout: Layout, source: str
 ) -> Bool[np.ndarray, " n"] | None:
     """Return the rows after which a new episode starts: from splits, ids and time."""

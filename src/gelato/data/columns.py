@@ -47,12 +47,12 @@ def assemble(columns: Columns) -> Transitions:
     _check_lengths(columns)
     states = _read_observations(columns.observations, columns.source, "observations")
     observation_shape = states.shape[1:]
-    rewards = _floats(columns.rewards, columns.source, "rewards").reshape(len(states), -1)
+    rewards = check_floats(columns.rewards, columns.source, "rewards").reshape(len(states), -1)
     if rewards.shape[1] != 1:
         raise InputError(
             f"{columns.source}: rewards has {rewards.shape[1]} values per row; it must have one"
         )
-    terminated = _flags(columns.terminals, columns.source, "terminals", len(states))
+    terminated = check_flags(columns.terminals, columns.source, "terminals", len(states))
     next_states = None
     if columns.next_observations is not None:
         next_states = _read_observations(
@@ -65,7 +65,7 @@ def assemble(columns: Columns) -> Transitions:
                 f"{_name_bytes(states)}; the shapes must be equal. If the file's "
                 "next_observations belong to other observations, add ,next_observations=none"
             )
-    marked = _flags(columns.timeouts, columns.source, "timeouts", len(states))
+    marked = check_flags(columns.timeouts, columns.source, "timeouts", len(states))
     if columns.boundaries is not None:
         marked |= columns.boundaries & ~terminated
     named = [name for name in ("terminals", "timeouts") if getattr(columns, name) is not None]
@@ -81,7 +81,7 @@ def assemble(columns: Columns) -> Transitions:
     has_successor = np.ones(len(states), bool)
     if next_states is None:
         has_successor = ~(terminated | truncated)
-        next_states = _shift_states(states, has_successor)
+        next_states = shift_states(states, has_successor)
     actions, space, probabilities = _assemble_actions(columns)
     return Transitions(
         states=states.reshape(len(states), -1),
@@ -102,7 +102,7 @@ def _assemble_actions(
     columns: Columns,
 ) -> tuple[Num[np.ndarray, "n *action"], ActionSpace, Float[np.ndarray, " n"] | None]:
     raw, source, space = columns.actions, columns.source, columns.action_space
-    values = _floats(raw, source, "actions").reshape(len(raw), -1)
+    values = check_floats(raw, source, "actions").reshape(len(raw), -1)
     if values.shape[1] == 0:
         raise InputError(f"{source}: actions has no columns")
     if space is None:
@@ -110,7 +110,7 @@ def _assemble_actions(
     actions = check_actions(values, space, source)
     if columns.action_probabilities is None:
         return actions, space, None
-    column = _floats(columns.action_probabilities, source, "action_probabilities")
+    column = check_floats(columns.action_probabilities, source, "action_probabilities")
     return actions, space, check_probabilities(column.reshape(len(raw), -1), space, source)
 
 
@@ -230,14 +230,15 @@ def _read_observations(column: Column, source: str, field: str) -> Num[np.ndarra
     """Return observations as floats; images stay bytes."""
     if is_image(column.dtype, column.shape[1:]):
         return np.ascontiguousarray(column)
-    return _floats(column, source, field)
+    return check_floats(column, source, field)
 
 
 def _name_bytes(states: Num[np.ndarray, "n *value"]) -> str:
     return " (images)" if states.dtype == np.uint8 else ""
 
 
-def _floats(column: Column, source: str, field: str) -> Num[np.ndarray, "n *value"]:
+def check_floats(column: Column, source: str, field: str) -> Num[np.ndarray, "n *value"]:
+    """Return a column in single precision; every value must be finite."""
     if column.dtype.kind not in "fiub":
         raise InputError(f"{source}: {field} holds {column.dtype}, not real numbers")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -256,7 +257,10 @@ def _floats(column: Column, source: str, field: str) -> Num[np.ndarray, "n *valu
     return values
 
 
-def _flags(column: Column | None, source: str, field: str, length: int) -> Bool[np.ndarray, " n"]:
+def check_flags(
+    column: Column | None, source: str, field: str, length: int
+) -> Bool[np.ndarray, " n"]:
+    """Return flags as booleans; every value must be 0 or 1. Without a column, none is set."""
     if column is None:
         return np.zeros(length, bool)
     flags = column.reshape(length, -1)
@@ -271,7 +275,7 @@ def _flags(column: Column | None, source: str, field: str, length: int) -> Bool[
     return flags[:, 0].astype(bool)
 
 
-def _shift_states(
+def shift_states(
     states: Num[np.ndarray, "n *value"], has_successor: Bool[np.ndarray, " n"]
 ) -> Num[np.ndarray, "n *value"]:
     """Return the next row's state for each row; a row without successor keeps its own state."""

@@ -13,7 +13,7 @@ States = Num[np.ndarray, "n *value"]
 
 # Two states count as equal if they differ by less than this fraction of each column's standard
 # deviation.
-_SAME_STATE = 1e-3
+SAME_STATE = 1e-3
 # A step of time counts as a jump if it is this many times the usual one.
 _JUMP_IN_TIME = 10
 # So many episodes that all terminate after the same number of steps look like a time limit.
@@ -40,7 +40,7 @@ def find_truncations(
         unmarked = find_jumps(states, next_states) & ~terminated[:-1] & ~truncated[:-1]
         truncated[:-1] |= unmarked
         if unmarked.any():
-            _report_jumps(source, unmarked)
+            report_jumps(source, int(unmarked.sum()), int(np.argmax(unmarked)), len(states))
     elif episode_limit is not None and not truncated.any():
         truncated |= _limit_reached(terminated, episode_limit)
     elif len(states) > 1 and not (truncated | terminated).any():
@@ -58,13 +58,13 @@ def find_truncations(
     return truncated
 
 
-def _report_jumps(source: str, unmarked: Bool[np.ndarray, " m"]) -> None:
-    count, row = int(unmarked.sum()), int(np.argmax(unmarked))
+def report_jumps(source: str, count: int, row: int, rows: int) -> None:
+    """Say after how many rows an episode ends although no flag says so; `row` is the first."""
     message = (
         f"{source}: {count:,} rows whose successor is not the next row's state, the first at row "
         f"{row}; an episode ends at each of them"
     )
-    if count > len(unmarked) / 2:
+    if count > (rows - 1) / 2:
         message += ". These are most rows: are the rows in order of time?"
     note(message)
 
@@ -82,7 +82,7 @@ def find_jumps(states: States, next_states: States) -> Bool[np.ndarray, " m"]:
         if states.dtype == np.uint8:  # Images: a difference of one shade may be noise.
             states, next_states = states.astype(np.int16), next_states.astype(np.int16)
         gap = np.abs(next_states[different] - states[different + 1]).reshape(len(different), -1)
-        jumps[different] = (gap > _SAME_STATE * spread).any(axis=1)
+        jumps[different] = (gap > SAME_STATE * spread).any(axis=1)
     return jumps
 
 

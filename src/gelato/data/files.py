@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gelato.data.build import build_dataset
-from gelato.data.hdf5 import list_datasets, open_hdf5, read_dataset
+from gelato.data.hdf5 import find_shape, list_datasets, open_hdf5, read_dataset, read_rows
 from gelato.data.layout import Layout
 from gelato.data.recording import AbstractRecording, ArrayRecording
 from gelato.data.spaces import Continuous
@@ -24,13 +24,18 @@ _BEGINNING = 2**16
 
 def load_d4rl(path: Path, reference: str) -> Dataset:
     """Read a D4RL HDF5 file of any layout; actions of these tasks lie in `[−1, 1]`."""
+    layout, limit = find_d4rl_settings(path)
+    with open_file(path) as recording:
+        return build_dataset(recording, layout, reference, episode_limit=limit)
+
+
+def find_d4rl_settings(path: Path) -> tuple[Layout, int | None]:
+    """Return the layout of a D4RL file, and the time limit of its task if the task is known."""
     task, known = find_task(path.name), find_task(path.stem)
     layout = Layout(
         action_space=Continuous((-1.0,), (1.0,)), environment=path.stem if known else None
     )
-    with open_file(path) as recording:
-        limit = None if task is None else task.steps
-        return build_dataset(recording, layout, reference, episode_limit=limit)
+    return layout, None if task is None else task.steps
 
 
 def load_file(path: Path, layout: Layout, reference: str) -> Dataset:
@@ -51,12 +56,24 @@ def open_file(path: Path) -> Iterator[AbstractRecording]:
     kind, stored = path.suffix.lower(), path.stat().st_size
     if kind == ".npz":
         with open_arrays(path) as arrays:
-            yield ArrayRecording(str(path), sorted(arrays.members), arrays.read, stored)
+            yield ArrayRecording(
+                str(path),
+                sorted(arrays.members),
+                arrays.read,
+                stored,
+                arrays.find_shape,
+                arrays.read_rows,
+            )
     elif kind in (".hdf5", ".h5"):
         with open_hdf5(path) as file:
             names = sorted(list_datasets(file, path))
             yield ArrayRecording(
-                str(path), names, lambda name: read_dataset(file, name, path), stored
+                str(path),
+                names,
+                lambda name: read_dataset(file, name, path),
+                stored,
+                lambda name: find_shape(file, name, path),
+                lambda name, start, stop: read_rows(file, name, path, start, stop),
             )
     else:
         raise InputError(f"{path}: {_explain_type(path, kind)}")

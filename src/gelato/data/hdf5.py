@@ -74,6 +74,31 @@ def read_dataset(file: h5py.File, name: str, path: Path) -> np.ndarray:
         ) from error
 
 
+def find_shape(file: h5py.File, name: str, path: Path) -> tuple[int, ...]:
+    """Return the shape of a dataset."""
+    try:
+        return tuple(file[name].shape)
+    except Exception as error:
+        raise InputError(f"{path}: field {name} is damaged ({first_line(error)})") from error
+
+
+def read_rows(file: h5py.File, name: str, path: Path, start: int, stop: int) -> np.ndarray:
+    """Read some rows of a dataset whose values are stored in this file."""
+    what = f"{path}: field {name}"
+    try:
+        dataset = file[name]
+        _refuse_other_files(dataset.id, what)
+        size = (stop - start) * math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+        check_memory(what, size, min(dataset.id.get_storage_size(), path.stat().st_size))
+        return np.asarray(dataset[start:stop])
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{what} cannot be read, the file is damaged ({first_line(error)})"
+        ) from error
+
+
 def refuse_links(file: h5py.File, path: Path, source: str) -> None:
     """Refuse a file with links to other files, or with very deep groups."""
 

@@ -105,19 +105,19 @@ class _Writer:
             dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array))
 
 
-def read_episodes(dataset: minari.MinariDataset) -> Iterator[minari.EpisodeData]:
-    """Yield all episodes without their infos, and refuse values from other files.
+def read_episodes(dataset: minari.MinariDataset, first: int = 0) -> Iterator[minari.EpisodeData]:
+    """Yield the episodes from `first` on without infos, and refuse values from other files.
 
     Minari's own reader checks nothing and needs more time.
     """
     path, source = Path(dataset.spec.data_path) / _MAIN_FILE, f"minari:{dataset.spec.dataset_id}"
     if not path.exists():  # Minari's other formats are folders of Arrow files.
-        yield from dataset.iterate_episodes()
+        yield from dataset.iterate_episodes(range(first, int(dataset.total_episodes)))
         return
     stored = path.stat().st_size
     with open_hdf5(path, f"{source}: {path.name}") as file:
         refuse_links(file, path, source)
-        for number in range(int(dataset.total_episodes)):
+        for number in range(first, int(dataset.total_episodes)):
             name = f"episode_{number}"
             group, what = h5py.h5g.open(file.id, name.encode()), f"{source}: {name}"
             arrays = {

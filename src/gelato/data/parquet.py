@@ -23,9 +23,14 @@ _BYTES_PER_VALUE = 8
 
 def load_parquet(reference: Reference) -> Dataset:
     """Read Parquet files as `parquet:PATH`."""
-    files = list_files(reference.target, (".parquet", ".pq"))
-    recording = TableRecording(reference.target, ParquetTables(files))
+    recording, _ = open_parquet(reference)
     return build_dataset(recording, read_layout(reference.options), str(reference))
+
+
+def open_parquet(reference: Reference) -> tuple[TableRecording, list[Path]]:
+    """Open Parquet files together; also return them."""
+    files = list_files(reference.target, (".parquet", ".pq"))
+    return TableRecording(reference.target, ParquetTables(files)), files
 
 
 class ParquetTables(AbstractTables):
@@ -43,6 +48,9 @@ class ParquetTables(AbstractTables):
             _check_columns(self.schema, schema, path)
 
     def estimate_rows(self) -> int:
+        return self._rows
+
+    def count_rows(self) -> int | None:
         return self._rows
 
     def iterate(self, fields: Mapping[str, str]) -> Iterator[Batch]:

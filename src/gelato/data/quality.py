@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from gelato.data.disk_columns import measure_width
 from gelato.data.observations import shrink_images
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import Dataset, Standardiser, Transitions, choose_evenly, split
@@ -49,20 +50,20 @@ def find_warnings(dataset: Dataset) -> list[str]:
     """Return what looks wrong: constant columns, actions that never vary, duplicates."""
     data, warnings = dataset.transitions, []
     # Pixels may be constant: the background of an image is.
-    constant = np.flatnonzero(np.ptp(data.numbers, axis=0) == 0)
+    numbers = data.numbers if data.images else data.states
+    constant = np.flatnonzero(measure_width(numbers) == 0)
     if len(constant):
         listed = dataset.list_state_names()
         names = ", ".join(listed[column] for column in constant[:10])
         more = f" and {len(constant) - 10} more" if len(constant) > 10 else ""
         warnings.append(f"constant states: {names}{more}; leave them out")
-    actions = np.asarray(data.actions).reshape(len(data), -1)
-    still = np.flatnonzero(np.ptp(actions, axis=0) == 0)
+    still = np.flatnonzero(np.atleast_1d(measure_width(data.actions) == 0))
     if len(still):
         names = ", ".join(dataset.name_action(int(column)) for column in still)
         warnings.append(f"actions that never vary: {names}; the effect of others is unknown")
     if dataset.columns and "rewards" not in dataset.columns and not data.reward_code:
         warnings.append("no rewards: add ,rewards=COLUMN or ,reward=my_reward.py before you train")
-    elif np.ptp(data.rewards) == 0 and not np.any(data.terminated):
+    elif measure_width(data.rewards) == 0 and not data.terminated.any():
         warnings.append(f"the reward is always {data.rewards[0]:g}")
     repeated = _count_duplicates(data)
     if repeated:
@@ -75,8 +76,8 @@ def find_warnings(dataset: Dataset) -> list[str]:
 def _count_duplicates(data: Transitions) -> int:
     """Return how many of the first rows repeat an earlier one, bit by bit."""
     rows = slice(0, _IMAGE_ROWS if data.images else _ROWS)
-    columns = [np.asarray(column)[rows] for column in (data.states, data.actions, data.rewards)]
-    columns.append(np.asarray(data.next_states)[rows])
+    chosen = (data.states, data.actions, data.rewards, data.next_states)
+    columns = [np.asarray(column[rows]) for column in chosen]
     packed = [np.ascontiguousarray(column.reshape(len(column), -1)) for column in columns]
     table = np.concatenate([column.view(np.uint8) for column in packed], axis=1)
     keys = np.ascontiguousarray(table).view(np.dtype((np.void, table.shape[1])))[:, 0]
@@ -131,7 +132,7 @@ def _judge_size(data: Transitions) -> Finding:
 def _judge_rewards(dataset: Dataset) -> Finding:
     data, topic = dataset.transitions, "rewards"
     rewards = np.asarray(data.rewards)
-    if np.ptp(rewards) == 0 and rewards[0] and np.any(data.terminated):
+    if np.ptp(rewards) == 0 and rewards[0] and data.terminated.any():
         return Finding(topic, "good", f"{rewards[0]:g} per step until an episode terminates")
     if np.ptp(rewards) == 0:
         return Finding(

@@ -1,7 +1,7 @@
 """An opened file of logged data: named columns, of which the chosen ones are read."""
 
 import abc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -36,6 +36,17 @@ class AbstractRecording(abc.ABC):
     def read(self, chosen: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
         """Read the columns of each field; several columns become one array."""
 
+    def count_rows(self, chosen: Mapping[str, Sequence[str]]) -> int | None:  # noqa: ARG002
+        """Return the number of rows of these columns; None if they differ in it, or if the
+        recording is not read in blocks."""
+        return None
+
+    def iterate(
+        self, chosen: Mapping[str, Sequence[str]], start: int, rows: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield blocks of about `rows` rows, from row `start` on."""
+        raise NotImplementedError
+
     def name_values(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return a name for every value per row of these columns.
 
@@ -60,16 +71,47 @@ class ArrayRecording(AbstractRecording):
     """A file that holds one array for each column, such as .npz and HDF5."""
 
     def __init__(
-        self, source: str, names: Sequence[str], read: Callable[[str], np.ndarray], stored: int
+        self,
+        source: str,
+        names: Sequence[str],
+        read: Callable[[str], np.ndarray],
+        stored: int,
+        find_shape: Callable[[str], tuple[int, ...]],
+        read_rows: Callable[[str, int, int], np.ndarray],
     ):
         self.source, self._stored, self._claimed = source, stored, 0
         self.names = list(names)
         self.labels: dict[str, Sequence[str]] = {}
         self.widths: dict[str, int] = {}
-        self._read_one = read
+        self._read_one, self._find_shape, self._read_rows = read, find_shape, read_rows
 
     def read(self, chosen: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
         return {field: self._read_field(field, names) for field, names in chosen.items()}
+
+    def count_rows(self, chosen: Mapping[str, Sequence[str]]) -> int | None:
+        shapes = [self._find_shape(name) for names in chosen.values() for name in names]
+        lengths = {shape[0] if shape else -1 for shape in shapes}
+        return None if len(lengths) > 1 or -1 in lengths else lengths.pop()
+
+    def iterate(
+        self, chosen: Mapping[str, Sequence[str]], start: int, rows: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        length = self.count_rows(chosen) or 0
+        for first in range(start, length, rows):
+            stop = min(first + rows, length)
+            yield {field: self._cut(names, first, stop) for field, names in chosen.items()}
+
+    def _cut(self, names: Sequence[str], start: int, stop: int) -> np.ndarray:
+        parts = []
+        for name in names:
+            array = self._read_rows(name, start, stop)
+            refuse_image(array.dtype, array.shape[1:], f"{self.source}: {name}")
+            if array.dtype == np.float64:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    array = array.astype(np.float32)
+            self.widths[name] = int(np.prod(array.shape[1:], dtype=np.int64))
+            parts.append(array if len(names) == 1 else array.reshape(len(array), -1))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _read_field(self, field: str, names: Sequence[str]) -> np.ndarray:
         parts: list[np.ndarray] = []

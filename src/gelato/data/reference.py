@@ -11,6 +11,7 @@
 | `file:PATH` | a plain `.npz`, `.hdf5` or `.h5` file |
 | `csv:PATH`, `parquet:PATH` | a table: one file, a folder of them, or a pattern |
 | `lerobot:PATH` | a LeRobot folder |
+| `columns:PATH` | a column store of `gelato data import --columns` |
 | `file:PATH,observations=x,low=-2,high=2` | the same, with field names and action range |
 | `file:PATH,environment=Pendulum-v1` | the same, with the environment to evaluate policies in |
 | `…,history=4` | any of these; models and policies read the last 4 observations and actions |
@@ -108,6 +109,12 @@ def _load_parquet(reference: Reference) -> Dataset:
     return load_parquet(reference)
 
 
+def _load_columns(reference: Reference) -> Dataset:
+    from gelato.data.column_store import open_store
+
+    return open_store(Path(reference.target), str(reference))
+
+
 def _load_lerobot(reference: Reference) -> Dataset:
     from gelato.data.lerobot import load_lerobot
 
@@ -141,6 +148,12 @@ register_source(
     options=LAYOUT_OPTIONS,
     is_path=True,
     help="a LeRobot folder of version 2 or 3",
+)
+register_source(
+    "columns",
+    _load_columns,
+    is_path=True,
+    help="a column store, for data larger than memory",
 )
 register_source("d4rl", _load_d4rl, is_path=True, help="a D4RL HDF5 file")
 register_source(

@@ -269,14 +269,8 @@ def _as_stored(transitions: Transitions) -> Transitions:
 
 def read(dataset_id: str, *, download: bool = True) -> Dataset:
     """Read a Minari dataset from the local store; download it first if it is missing."""
-    dataset = _open(dataset_id, download=download)
-    environment = dataset.env_spec.id if dataset.env_spec is not None else None
-    if environment is not None and ":" in environment:
-        note(
-            f"minari:{dataset_id}: names the environment {environment}, whose module would be "
-            "imported; it is ignored"
-        )
-        environment = None
+    dataset = open_dataset(dataset_id, download=download)
+    environment = find_environment_id(dataset)
     transitions = read_copy(dataset)
     if transitions is None:
         transitions = _read_episodes(dataset)
@@ -286,12 +280,30 @@ def read(dataset_id: str, *, download: bool = True) -> Dataset:
     return Dataset(source, environment, transitions, state_names=names)
 
 
+def find_environment_id(dataset: minari.MinariDataset) -> str | None:
+    """Return the environment that a dataset names; one that names a module is ignored."""
+    environment = dataset.env_spec.id if dataset.env_spec is not None else None
+    if environment is not None and ":" in environment:
+        note(
+            f"minari:{dataset.spec.dataset_id}: names the environment {environment}, whose module "
+            "would be imported; it is ignored"
+        )
+        return None
+    return environment
+
+
 def _read_episodes(dataset: minari.MinariDataset) -> Transitions:
     steps, dataset_id = int(dataset.total_steps), dataset.spec.dataset_id
+    with report_episodes(dataset_id), progress(f"reading {dataset_id}", steps) as advance:
+        episodes = (_count(episode, advance) for episode in read_episodes(dataset))
+        return assemble(collect(episodes, steps, dataset))
+
+
+@contextmanager
+def report_episodes(dataset_id: str) -> Iterator[None]:
+    """Convert what damaged episodes cause into an `InputError`."""
     try:
-        with progress(f"reading {dataset_id}", steps) as advance:
-            episodes = (_count(episode, advance) for episode in read_episodes(dataset))
-            return assemble(collect(episodes, steps, dataset))
+        yield
     except (InputError, MemoryError):
         raise
     except Exception as error:  # Storage libraries raise many kinds of exceptions for damage.
@@ -300,7 +312,8 @@ def _read_episodes(dataset: minari.MinariDataset) -> Transitions:
         ) from error
 
 
-def _open(dataset_id: str, *, download: bool) -> minari.MinariDataset:
+def open_dataset(dataset_id: str, *, download: bool = True) -> minari.MinariDataset:
+    """Open a dataset of the local store; download it first if it is missing."""
     if "://" not in dataset_id and not re.search(r"-v\d+$", dataset_id):
         raise InputError(
             f"minari:{dataset_id}: a Minari id ends in its version, such as {dataset_id}-v0"

@@ -1,24 +1,40 @@
 """Summary statistics of a dataset."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from gelato.data.disk_columns import cut_blocks, find_range
 from gelato.data.spaces import Discrete
-from gelato.data.transitions import Dataset, Transitions
+from gelato.data.transitions import Dataset, Rows, Transitions
 from gelato.tasks.task import normalise_score
 
 
 def episode_returns(transitions: Transitions) -> Float[np.ndarray, " episodes"]:
     """Return the undiscounted return of each episode."""
-    starts = [rows.start for rows in transitions.episode_slices]
-    return np.add.reduceat(np.asarray(transitions.rewards, np.float64), starts)
+    stops = transitions.episode_stops
+    parts = []
+    for episodes in _group_episodes(stops) if transitions.on_disk else [slice(0, len(stops))]:
+        starts = np.concatenate([[0], stops])[episodes.start : episodes.stop]
+        rows = slice(int(starts[0]), int(stops[episodes.stop - 1]))
+        rewards = np.asarray(transitions.rewards[rows], np.float64)
+        parts.append(np.add.reduceat(rewards, starts - rows.start))
+    return np.concatenate(parts)
+
+
+def _group_episodes(stops: Int[np.ndarray, " episodes"]) -> Iterator[slice]:
+    """Yield groups of whole episodes that fit into memory easily."""
+    for rows in cut_blocks(int(stops[-1]), 8):
+        first, last = np.searchsorted(stops, [rows.start, rows.stop], side="right")
+        if first < last:
+            yield slice(int(first), int(last))
 
 
 def episode_lengths(transitions: Transitions) -> Int[np.ndarray, " episodes"]:
     """Return the number of steps of each episode."""
-    return np.array([rows.stop - rows.start for rows in transitions.episode_slices])
+    return np.diff(transitions.episode_stops, prepend=0)
 
 
 def _bounds(values: tuple[float, ...]) -> list[float | None]:
@@ -31,14 +47,17 @@ def summarise(dataset: Dataset) -> dict[str, Any]:
     data = dataset.transitions
     returns, lengths = episode_returns(data), episode_lengths(data)
     space = data.action_space
+    reward_low, reward_high = find_range(data.rewards, None)
+    state_low, state_high = find_range(data.states)
+    action_low, action_high = find_range(data.actions)
     return {
         "reference": dataset.reference,
         "environment": dataset.environment,
         "transitions": len(data),
-        "without_successor": int((~np.asarray(data.has_successor)).sum()),
+        "without_successor": len(data) - int(data.has_successor.sum()),
         "episodes": len(lengths),
         "terminations": int(data.terminated.sum()),
-        "truncations": int((data.truncated & ~data.terminated).sum()),
+        "truncations": _count_truncations(data),
         "length_mean": float(lengths.mean()),
         "length_std": float(lengths.std()),
         "length_min": int(lengths.min()),
@@ -48,25 +67,40 @@ def summarise(dataset: Dataset) -> dict[str, Any]:
         "return_min": float(returns.min()),
         "return_max": float(returns.max()),
         "normalised_score": normalise_score(dataset.environment, float(returns.mean())),
-        "reward_range": [float(data.rewards.min()), float(data.rewards.max())],
+        "reward_range": [float(reward_low), float(reward_high)],
         "observation_shape": list(data.observation_shape),
-        "state_low": data.states.min(axis=0).tolist(),
-        "state_high": data.states.max(axis=0).tolist(),
+        "state_low": state_low.tolist(),
+        "state_high": state_high.tolist(),
         "actions": {"discrete": space.n}
         if isinstance(space, Discrete)
         else {"low": _bounds(space.low), "high": _bounds(space.high)},
-        "action_counts": np.bincount(data.actions, minlength=space.n).tolist()
+        "action_counts": _count_actions(data.actions, space).tolist()
         if isinstance(space, Discrete)
         else None,
         "action_range": None
         if isinstance(space, Discrete)
-        else [data.actions.min(axis=0).tolist(), data.actions.max(axis=0).tolist()],
+        else [action_low.tolist(), action_high.tolist()],
         "columns": {field: list(names) for field, names in dataset.columns.items()},
         "state_names": list(dataset.state_names),
         "action_names": list(dataset.action_names),
         "bytes": data.nbytes,
         "fingerprint": data.fingerprint(),
     }
+
+
+def _count_truncations(data: Transitions) -> int:
+    count = 0
+    for rows in cut_blocks(len(data), 1):
+        terminated = np.asarray(data.terminated[rows])
+        count += int((np.asarray(data.truncated[rows]) & ~terminated).sum())
+    return count
+
+
+def _count_actions(actions: Rows, space: Discrete) -> Int[np.ndarray, " n"]:
+    counts = np.zeros(space.n, np.int64)
+    for rows in cut_blocks(len(actions), 8):
+        counts += np.bincount(np.asarray(actions[rows]), minlength=space.n)
+    return counts
 
 
 def list_rows(
@@ -90,7 +124,7 @@ def list_rows(
     for image, part in zip(observed.images, observed.parts[observed.numbers > 0 :], strict=True):
         name = f"image {'×'.join(map(str, image))}, mean"
         lines.append([name, *(f"{value:.4g}" for value in first[:, part].mean(axis=1))])
-    lines.append(["reward", *(f"{value:.4g}" for value in data.rewards[:count])])
+    lines.append(["reward", *(f"{value:.4g}" for value in np.asarray(data.rewards[:count]))])
     ends = []
     for row in range(len(states)):
         kinds = [kind for kind in ("terminated", "truncated") if getattr(data, kind)[row]]

@@ -37,6 +37,10 @@ class AbstractTables(abc.ABC):
     def estimate_rows(self) -> int:
         """Return the number of rows, or a guess."""
 
+    def count_rows(self) -> int | None:
+        """Return the number of rows; None if only reading shows it."""
+        return None
+
     @abc.abstractmethod
     def iterate(self, fields: Mapping[str, str]) -> Iterator[Batch]:
         """Yield these columns in pieces; `fields` says for what each of them is used."""
@@ -80,6 +84,33 @@ class TableRecording(AbstractRecording):
             raise InputError(f"{self.source}: the table has no rows")
         return {field: target.finish(rows) for field, target in targets.items()}
 
+    def count_rows(self, chosen: Mapping[str, Sequence[str]]) -> int | None:  # noqa: ARG002
+        return self._tables.count_rows()
+
+    def iterate(
+        self, chosen: Mapping[str, Sequence[str]], start: int, rows: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        used = {self._leaves[name].path[0]: field for field in chosen for name in chosen[field]}
+        targets = {field: _Target(self, field, names) for field, names in chosen.items()}
+        waiting: list[dict[str, np.ndarray]] = []
+        place = count = 0
+        for path, first, batch in _read_ahead(self._tables.iterate(used)):
+            place += batch.num_rows
+            if place <= start and self.widths:
+                continue
+            # The rows before the start belong to blocks that were read earlier.
+            skipped = max(batch.num_rows - max(place - start, 0), 0)
+            values = {name: target.convert(path, first, batch) for name, target in targets.items()}
+            for begin in range(skipped, batch.num_rows, rows):
+                part = slice(begin, begin + rows)
+                waiting.append({name: array[part] for name, array in values.items()})
+                count += len(next(iter(waiting[-1].values())))
+                if count >= rows:
+                    yield _join(waiting)
+                    waiting, count = [], 0
+        if count:
+            yield _join(waiting)
+
     def leaf(self, name: str, batch: pa.RecordBatch) -> pa.Array:
         """Return the values of a column in a piece."""
         return select_leaf(batch, self._leaves[name].path)
@@ -109,6 +140,10 @@ def _read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
             yield batch
 
 
+def _join(blocks: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {field: np.concatenate([block[field] for block in blocks]) for field in blocks[0]}
+
+
 class _Target:
     """The growing array of one field."""
 
@@ -131,6 +166,14 @@ class _Target:
         self._array = np.empty((0, width), dtype)
         return width * dtype.itemsize
 
+    def convert(self, path: Path, first: int, batch: pa.RecordBatch) -> np.ndarray:
+        """Return the values of a piece, with the type that the whole array would have."""
+        if self._array.shape[1] == 0:
+            self.measure(path, first, batch)
+        found = np.empty((batch.num_rows, self._array.shape[1]), self._array.dtype)
+        self._fill(found, path, first, batch)
+        return found
+
     def append(
         self, path: Path, first: int, rows: int, batch: pa.RecordBatch, expected: int
     ) -> None:
@@ -143,6 +186,9 @@ class _Target:
             larger = np.empty((length, self._array.shape[1]), self._array.dtype)
             larger[:rows] = self._array[:rows]
             self._array = larger
+        self._fill(self._array[rows:needed], path, first, batch)
+
+    def _fill(self, found: np.ndarray, path: Path, first: int, batch: pa.RecordBatch) -> None:
         start = 0
         for name in self._names:
             part = self._read(name, path, first, batch)
@@ -155,7 +201,7 @@ class _Target:
             if part.dtype == np.float64 and self._field not in EXACT_FIELDS:
                 self._widen_range(name, part)
             with np.errstate(over="ignore", invalid="ignore"):
-                self._array[rows:needed, start : start + width] = part
+                found[:, start : start + width] = part
             start += width
 
     def finish(self, rows: int) -> np.ndarray:

@@ -9,22 +9,28 @@ files the last step of an episode has no successor. Such a row keeps its reward 
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, UInt8
 
+from gelato.data.disk_columns import DiskColumn, cut_blocks, measure_moments
 from gelato.data.history import Past, WindowLayout, encode_actions, find_past
 from gelato.data.observations import ImageShape, ObservationLayout
 from gelato.data.spaces import ActionSpace
 from gelato.errors import InputError
 from gelato.tasks.task import name_states
 
-Rows = np.ndarray | Array
+# A column on the disk is used like an array that cannot be written.
+if TYPE_CHECKING:
+    Rows = np.ndarray | Array
+else:
+    Rows = np.ndarray | Array | DiskColumn
 # Inputs of windows or images that are in memory together: rows, and values.
 _PART_ROWS, _PART_VALUES = 65_536, 2**26
 # Images whose mean and variance are summed together, and the variance of images that never change.
@@ -63,7 +69,12 @@ class Transitions(eqx.Module):
         return self if self.past is None else replace(self, past=None)
 
     def with_history(self, length: int) -> "Transitions":
-        """Return the same rows, with the last `length` observations and actions as their inputs."""
+        """Return the same rows, with the last `length` observations and actions as their inputs.
+
+        Rows on the disk are loaded, because windows are gathered from all of them.
+        """
+        if self.on_disk:
+            return self.read(0, len(self)).with_history(length)
         states, actions = np.asarray(self.states), np.asarray(self.actions)
         return replace(self, past=find_past(states, actions, self.episode_slices, length))
 
@@ -114,17 +125,42 @@ class Transitions(eqx.Module):
         return np.asarray(layout.open(following, layout.remember(self.inputs, actions)))
 
     @property
+    def on_disk(self) -> bool:
+        """Whether the rows are on the disk, so that stages should read them in blocks."""
+        return isinstance(self.states, DiskColumn)
+
+    def read(self, start: int, stop: int) -> "Transitions":
+        """Return some rows as arrays in memory."""
+
+        def load(column: object) -> np.ndarray:
+            if isinstance(column, DiskColumn):
+                return column.read(start, stop)
+            return np.asarray(column)[start:stop]
+
+        return jax.tree.map(load, self)
+
+    @property
     def ends(self) -> Bool[Rows, " n"]:
         """Whether each row is the last of its episode."""
         return self.terminated | self.truncated
 
     @property
-    def episode_slices(self) -> list[slice]:
-        """The rows of each episode, in order; the last episode may have no end flag."""
-        stops = np.flatnonzero(np.asarray(self.ends)) + 1
+    def episode_stops(self) -> Int[np.ndarray, " episodes"]:
+        """The row after each episode; the last episode may have no end flag."""
+        # Flags of a billion rows are too large for memory.
+        parts = [np.zeros(0, np.int64)]
+        for rows in cut_blocks(len(self), 1) if self.on_disk else [slice(0, len(self))]:
+            ends = np.asarray(self.terminated[rows]) | np.asarray(self.truncated[rows])
+            parts.append(np.flatnonzero(ends) + rows.start + 1)
+        stops = np.concatenate(parts)
         if len(self) and (len(stops) == 0 or stops[-1] < len(self)):
             stops = np.append(stops, len(self))
-        return [slice(int(start), int(stop)) for start, stop in pairwise([0, *stops])]
+        return stops
+
+    @property
+    def episode_slices(self) -> list[slice]:
+        """The rows of each episode, in order; the last episode may have no end flag."""
+        return [slice(start, stop) for start, stop in pairwise([0, *self.episode_stops.tolist()])]
 
     @property
     def nbytes(self) -> int:
@@ -136,26 +172,54 @@ class Transitions(eqx.Module):
 
         An episode that loses its last row is truncated at the row before it.
         """
-        known = np.asarray(self.has_successor)
-        if known.all():
+        if self.has_successor.all():
             return self
+        known = np.asarray(self.has_successor)
         cut = known & ~np.append(known[1:], True) & ~np.asarray(self.ends)
         kept = self[known]
-        return eqx.tree_at(lambda t: t.truncated, kept, kept.truncated | cut[known])
+        truncated = np.asarray(kept.truncated) | cut[known]
+        return eqx.tree_at(lambda t: t.truncated, kept, truncated)
 
-    def fingerprint(self) -> str:
-        """Return a hash of all values, shapes and spaces, which does not depend on the file."""
-        described = repr((self.observation_shape, self.action_space)) + self.reward_code
+    def fingerprint(self, after_block: Callable[[np.ndarray], None] | None = None) -> str:
+        """Return a hash of all values, shapes and spaces, which does not depend on the file.
+
+        `after_block` is called with the values that were read last.
+        """
+        described = describe_kind(self.observation_shape, self.action_space, self.reward_code)
         if self.past is not None:
             described += f"history={self.past.length}"
         if self.images:
             described += f"images={self.images}"
+        leaves = jax.tree.leaves(self._without_past())
+        stored = _find_stored_fingerprint(leaves, described)
+        if stored is not None:
+            return stored
         digest = hashlib.blake2b(described.encode(), digest_size=16)
-        for leaf in jax.tree.leaves(self._without_past()):
-            array = np.ascontiguousarray(leaf)
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(array.data)
+        for leaf in leaves:
+            digest.update(f"{leaf.dtype}{leaf.shape}".encode())
+            for block in leaf.iterate() if isinstance(leaf, DiskColumn) else [leaf]:
+                digest.update(np.ascontiguousarray(block).data)
+                if after_block is not None:
+                    after_block(block)
         return digest.hexdigest()
+
+
+def describe_kind(observation_shape: tuple[int, ...], space: ActionSpace, reward_code: str) -> str:
+    """Return what a fingerprint depends on besides the columns."""
+    return repr((observation_shape, space)) + reward_code
+
+
+def _find_stored_fingerprint(leaves: list[Rows], described: str) -> str | None:
+    """Return the fingerprint that a column store recorded, if these are all its rows."""
+    every: list[object] = list(leaves)
+    whole = [leaf for leaf in every if isinstance(leaf, DiskColumn) and leaf.is_whole]
+    known = {leaf.file.fingerprint for leaf in whole}
+    if len(whole) < len(leaves) or len(known) > 1:
+        return None
+    for leaf in whole:
+        leaf.file.check()
+    fingerprint, dependencies = known.pop()
+    return fingerprint if fingerprint and dependencies == described else None
 
 
 @dataclass(frozen=True)
@@ -190,11 +254,17 @@ class Standardiser(eqx.Module):
     scale: Float[Rows, " column"]
 
     @staticmethod
-    def fit(columns: Float[Rows, "n column"]) -> "Standardiser":
-        """Compute mean and standard deviation of each column; constant columns get scale 1."""
-        columns = np.asarray(columns)
-        mean = columns.mean(axis=0, dtype=np.float64)
-        deviation = columns.std(axis=0, dtype=np.float64, mean=mean[None])
+    def fit(columns: Float[Rows, "n *column"]) -> "Standardiser":
+        """Compute mean and standard deviation of each column; constant columns get scale 1.
+
+        A column on the disk is read once, in blocks.
+        """
+        if isinstance(columns, DiskColumn):
+            mean, deviation = measure_moments(columns)
+        else:
+            columns = np.asarray(columns)
+            mean = columns.mean(axis=0, dtype=np.float64)
+            deviation = columns.std(axis=0, dtype=np.float64, mean=mean[None])
         # Rounding errors give a constant column a tiny standard deviation. Division by it would
         # amplify noise.
         constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
@@ -205,7 +275,7 @@ class Standardiser(eqx.Module):
 
     @staticmethod
     def fit_observations(
-        rows: Float[np.ndarray, "n state"] | UInt8[np.ndarray, "n state"],
+        rows: Float[Rows, "n state"] | UInt8[Rows, "n state"],
         layout: ObservationLayout,
     ) -> "Standardiser":
         """Fit to observations. Each pixel has its own mean, and an image has one scale.
@@ -215,6 +285,7 @@ class Standardiser(eqx.Module):
         """
         if not layout.images:
             return Standardiser.fit(rows)
+        rows = np.asarray(rows)
         found = Standardiser.fit(rows[:, : layout.numbers].astype(np.float32, copy=False))
         means, scales = [found.mean], [found.scale]
         for part in layout.parts[layout.numbers > 0 :]:
@@ -258,17 +329,17 @@ def find_held_out(
     """Return which rows `split` holds out."""
     if not 0 < held_out_fraction < 1:
         raise InputError(f"held_out_fraction={held_out_fraction}: must be above 0 and below 1")
-    slices = transitions.episode_slices
-    if len(slices) < 2:
+    stops = transitions.episode_stops
+    if len(stops) < 2:
         raise InputError(
             "the data has a single episode, so none can be held out; record at least two, or "
             "divide a long one with `timeouts`"
         )
-    held_out_count = min(max(1, round(held_out_fraction * len(slices))), len(slices) - 1)
-    chosen = np.random.default_rng(seed).permutation(len(slices))[:held_out_count]
+    held_out_count = min(max(1, round(held_out_fraction * len(stops))), len(stops) - 1)
+    chosen = np.random.default_rng(seed).permutation(len(stops))[:held_out_count]
     held_out = np.zeros(len(transitions), bool)
     for episode in chosen:
-        held_out[slices[episode]] = True
+        held_out[stops[episode - 1] if episode else 0 : stops[episode]] = True
     return held_out
 
 

@@ -9,7 +9,8 @@ are close. The spare groups (`SPARE`) compensate for it.
 """
 
 from functools import reduce
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,22 @@ CHUNK_CPU, CHUNK = 128, 1024
 NO_EXCLUSION = -1
 """The value of `exclude` for a query that is not a row of the data."""
 Host = Array | np.ndarray
+# For codes: cells of the inverted file at most, rows for each when it is trained, rows that are
+# added together, and candidates for each neighbour.
+_MOST_CELLS, _ROWS_PER_CELL, _ADDED_ROWS, _CODED_CANDIDATES = 4096, 40, 2**18, 8
+
+
+@runtime_checkable
+class RowsOnDisk(Protocol):
+    """Rows of numbers that are read by slices and by row numbers."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows and of columns."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> Any: ...
 
 
 class Neighbours(NamedTuple):
@@ -196,27 +213,71 @@ def search(
 
 
 def nearest_approximate(
-    data: Float[Host, "n dim"],
+    data: Float[Host, "n dim"] | RowsOnDisk,
     queries: Float[Host, "queries dim"],
     k: int,
     *,
     exclude: Int[Host, " queries"] | None = None,
     probes: int = 32,
+    code_bytes: int | None = None,
 ) -> Neighbours:
     """Find most of the `k` nearest rows with an inverted file of FAISS (extra `search`).
 
-    Use it for data that is too large for exact search, above a few million rows.
+    Use it for data that is too large for exact search, above a few million rows. With `code_bytes`,
+    FAISS keeps only so many bytes of each row (product quantisation). Then `data` may be a column
+    on the disk: it is read once in blocks, and candidates again for their exact distances.
     """
     faiss = import_extra("faiss", "search")
     _check_search(data, queries, k, exclude)
-    rows, dim = _as_rows(data), np.shape(data)[1]
+    if code_bytes is not None:
+        return _search_codes(faiss, data, np.asarray(queries), k, exclude, probes, code_bytes)
+    data = np.asarray(data)
+    rows, dim = _as_rows(data), data.shape[1]
     cells = max(1, int(4 * np.sqrt(len(data))))
     index = faiss.IndexIVFFlat(faiss.IndexFlatL2(dim), dim, min(cells, len(data)))
     index.train(rows[:: max(1, len(data) // (64 * cells))])
     index.nprobe = min(probes, index.nlist)
     index.add(rows)
     candidates = index.search(_as_rows(queries), min(k + SPARE + 1, len(rows)))[1]
-    return _rank(np.asarray(data), np.asarray(queries), candidates, k, exclude)
+    return _rank(data, np.asarray(queries), candidates, k, exclude)
+
+
+def _search_codes(
+    faiss: ModuleType,
+    data: Host | RowsOnDisk,
+    queries: np.ndarray,
+    k: int,
+    exclude: Host | None,
+    probes: int,
+    code_bytes: int,
+) -> Neighbours:
+    if code_bytes < 1:
+        raise InputError(f"code_bytes={code_bytes}: must be at least 1")
+    count, dim = data.shape
+    # Each byte codes an equal number of columns, so columns of zeros are added.
+    padding = -dim % code_bytes
+
+    def pad(rows: Host) -> np.ndarray:
+        return np.pad(_as_rows(rows), ((0, 0), (0, padding)))
+
+    cells = max(1, min(int(4 * np.sqrt(count)), _MOST_CELLS, count // _ROWS_PER_CELL))
+    quantiser = faiss.IndexFlatL2(dim + padding)
+    # A byte has 256 values; fewer rows cannot be divided so finely.
+    bits = max(1, min(8, int(np.log2(max(count // _ROWS_PER_CELL, 2)))))
+    index = faiss.IndexIVFPQ(quantiser, dim + padding, cells, code_bytes, bits)
+    sample = np.linspace(0, count - 1, min(count, 64 * max(cells, 256))).astype(int)
+    index.train(pad(data[sample]))
+    index.nprobe = min(probes, cells)
+    for start in range(0, count, _ADDED_ROWS):
+        index.add(pad(np.asarray(data[start : start + _ADDED_ROWS])))
+    # Codes order candidates roughly, so more of them are ranked by their exact distances.
+    candidates = index.search(pad(queries), min(_CODED_CANDIDATES * k + SPARE + 1, count))[1]
+    if exclude is not None:
+        candidates = np.where(candidates == np.asarray(exclude)[:, None], -1, candidates)
+    found, places = np.unique(np.maximum(candidates, 0), return_inverse=True)
+    rows = np.where(candidates < 0, -1, places.reshape(candidates.shape))
+    near = _rank(np.asarray(data[found]), queries, rows, k, None)
+    return Neighbours(found[near.indices], near.distances)
 
 
 def _rank(
@@ -303,10 +364,11 @@ def _check_count(k: int, available: int) -> None:
         )
 
 
-def _check_search(data: Host, queries: Host, k: int, exclude: Host | None) -> None:
-    if np.ndim(data) != 2 or np.ndim(queries) != 2 or np.shape(data)[1] != np.shape(queries)[1]:
+def _check_search(data: Host | RowsOnDisk, queries: Host, k: int, exclude: Host | None) -> None:
+    shape = tuple(data.shape)
+    if len(shape) != 2 or np.ndim(queries) != 2 or shape[1] != np.shape(queries)[1]:
         raise InputError(
-            f"data {np.shape(data)} and queries {np.shape(queries)} must be arrays [rows, dim] "
+            f"data {shape} and queries {np.shape(queries)} must be arrays [rows, dim] "
             "with the same dim."
         )
     if len(queries) == 0:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gelato.data.disk_columns import find_range, measure_width
 from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig
@@ -29,7 +30,7 @@ def check_data(split: Split, config: ModelConfig) -> None:
             f"{reference}: {len(data)} transitions with a successor are too few for batches of "
             f"{config.batch_size}. Record more, or use `gelato model fit --batch-size`"
         )
-    if np.ptp(data.states, axis=0).max() == 0:
+    if measure_width(data.states).max() == 0:
         raise InputError(f"{reference}: observations never change, so there are no dynamics")
 
 
@@ -42,10 +43,10 @@ def warn_about_data(split: Split, config: ModelConfig) -> None:
             f"{reference}: no terminated step has a successor (`next_observations`), so the model "
             "cannot learn termination"
         )
-    numbers = data.numbers  # Pixels have a known range.
+    numbers = data.numbers if data.images else data.states  # Pixels have a known range.
     low, high = np.quantile(numbers[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
-    width = high - low
-    beyond = np.abs(numbers - (low + high) / 2).max(axis=0)
+    width, middle = high - low, (low + high) / 2
+    beyond = np.max([np.abs(end - middle) for end in find_range(numbers)], axis=0)
     for column in np.flatnonzero((width > 0) & (beyond > _OUTLIER * width)):
         note(
             f"{reference}: column {column} of the observations has values up to "
@@ -53,9 +54,9 @@ def warn_about_data(split: Split, config: ModelConfig) -> None:
             "after normalisation the column looks constant to the model. Remove or clip the "
             "outliers"
         )
-    if np.ptp(data.actions, axis=0).max() == 0:
+    if measure_width(data.actions).max() == 0:
         note(f"{reference}: the action never changes; the effect of other actions is unknown")
-    if np.ptp(data.rewards) == 0:
+    if measure_width(data.rewards) == 0:
         note(f"{reference}: the reward is always {data.rewards[0]:g}; the model learns a constant")
     state_size, embedding_size = data.states.shape[1], config.latent_size + data.action_space.size
     if 2 * config.decoders * state_size < embedding_size:

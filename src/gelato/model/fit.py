@@ -74,6 +74,10 @@ class FitData(eqx.Module):
         batch = self.gather(jnp.asarray(chosen), lambda rows: jnp.zeros((len(rows), 0)))
         return jnp.concatenate([batch.inputs, batch.next_inputs])
 
+    def choose_pool(self, phase: int, step: int, length: int, total: int) -> "FitData":  # noqa: ARG002
+        """Return the rows that updates draw from: always all of them. See `Pools`."""
+        return self
+
     def gather(self, chosen: Int[Array, " k"], weigh: Callable[[Array], Array]) -> Batch:
         """Gather rows, split them into their columns, and weigh them for every decoder."""
         rows, weights = self.rows[chosen], weigh(chosen)
@@ -123,9 +127,14 @@ class FitState(eqx.Module):
     best_loss: Float[Array, ""]
 
 
-def draw_bootstrap_counts(rows: int, members: int, seed: int) -> UInt8[np.ndarray, "rows members"]:
-    """Draw how often each decoder uses each row: Poisson(1), the limit of a bootstrap."""
-    rng = np.random.default_rng([seed, rows, members])
+def draw_bootstrap_counts(
+    rows: int, members: int, seed: int, *block: int
+) -> UInt8[np.ndarray, "rows members"]:
+    """Draw how often each decoder uses each row: Poisson(1), the limit of a bootstrap.
+
+    Every `block` of rows has its own counts.
+    """
+    rng = np.random.default_rng([seed, rows, members, *block])
     return rng.poisson(1.0, (rows, members)).astype(np.uint8)
 
 
@@ -181,12 +190,32 @@ def prepare_data(
     seeds: Sequence[int],
 ) -> FitData:
     """Normalise the data and put it on the device. Images are put there as bytes."""
-    actions, rewards, terminated = encode_columns(train, scaling)
-    states, next_states = np.asarray(train.states), np.asarray(train.next_states)
-    numbers = train.observed.numbers
-    own, pixels = scaling.states, None
+    numbers, frames, pixels = train.observed.numbers, None, None
     if train.images:
-        own, pixels = own[:numbers], own[numbers:]
+        pixels = jax.tree.map(jnp.asarray, scaling.states[numbers:])
+        before, after = np.asarray(train.states), np.asarray(train.next_states)
+        frames = jnp.asarray(before[:, numbers:]), jnp.asarray(after[:, numbers:])
+    return FitData(
+        rows=join_rows(train, scaling),
+        counts=jnp.stack(
+            [draw_bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]
+        ),
+        held_out=prepare_held_out(held_out, scaling, config),
+        state_size=train.states.shape[1],
+        action_size=train.action_space.size,
+        ages=_find_ages(train),
+        history=train.layout.history,
+        frames=frames,
+        pixel_scaling=pixels,
+    )
+
+
+def join_rows(transitions: Transitions, scaling: Scaling) -> Float[Array, "n columns"]:
+    """Normalise transitions and join their columns; images are left out."""
+    actions, rewards, terminated = encode_columns(transitions, scaling)
+    numbers = transitions.observed.numbers
+    own = scaling.states[:numbers] if transitions.images else scaling.states
+    states, next_states = np.asarray(transitions.states), np.asarray(transitions.next_states)
     columns = [
         jnp.asarray(own(states[:, :numbers])),
         actions,
@@ -194,24 +223,14 @@ def prepare_data(
         jnp.asarray(own(next_states[:, :numbers])),
         terminated[:, None],
     ]
-    most = _HELD_OUT_IMAGES if train.images else _HELD_OUT_ROWS
-    chosen = choose_evenly(held_out, most)
+    return jnp.concatenate(columns, axis=1)
+
+
+def prepare_held_out(held_out: Transitions, scaling: Scaling, config: ModelConfig) -> Batch:
+    """Choose the fixed held-out batch and put it on the device."""
+    chosen = choose_evenly(held_out, _HELD_OUT_IMAGES if held_out.images else _HELD_OUT_ROWS)
     weights = jnp.ones((len(chosen), config.decoders))
-    return FitData(
-        rows=jnp.concatenate(columns, axis=1),
-        counts=jnp.stack(
-            [draw_bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]
-        ),
-        held_out=normalise_batch(held_out[chosen], scaling, weights),
-        state_size=states.shape[1],
-        action_size=actions.shape[1],
-        ages=_find_ages(train),
-        history=train.layout.history,
-        frames=None
-        if pixels is None
-        else (jnp.asarray(states[:, numbers:]), jnp.asarray(next_states[:, numbers:])),
-        pixel_scaling=None if pixels is None else jax.tree.map(jnp.asarray, pixels),
-    )
+    return normalise_batch(held_out[chosen], scaling, weights)
 
 
 def _find_ages(train: Transitions) -> Int[Array, " n"] | None:

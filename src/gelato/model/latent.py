@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray
 
+from gelato.data.disk_columns import find_range
 from gelato.data.history import WindowLayout
 from gelato.data.observations import ImageShape, ObservationLayout
 from gelato.data.spaces import ActionSpace, Discrete
@@ -295,7 +296,7 @@ class Scaling(eqx.Module):
     @staticmethod
     def fit(train: Transitions, *, rewards_to_unit_range: bool) -> "Scaling":
         """Fit to the training transitions; rewards are standardised, or mapped to [−1, 1]."""
-        states = Standardiser.fit_observations(np.asarray(train.states), train.observed)
+        states = Standardiser.fit_observations(train.states, train.observed)
         rewards = _fit_rewards(train, rewards_to_unit_range)
         return Scaling(states, rewards, train.action_space, train.layout.history)
 
@@ -307,8 +308,9 @@ class Scaling(eqx.Module):
 
 def _fit_rewards(train: Transitions, to_unit_range: bool) -> Standardiser:
     if not to_unit_range:
-        return Standardiser.fit(np.asarray(train.rewards)[:, None])
-    low, high = float(np.min(train.rewards)), float(np.max(train.rewards))
+        rewards = train.rewards if train.on_disk else np.asarray(train.rewards)[:, None]
+        return Standardiser.fit(rewards)
+    low, high = map(float, find_range(train.rewards, None))
     half = (high - low) / 2 or 1.0
     return Standardiser(np.array([(high + low) / 2], np.float32), np.array([half], np.float32))
 

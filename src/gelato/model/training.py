@@ -1,6 +1,7 @@
 """Fit a latent model in a run folder, resume the fit bit for bit, and read the result."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,11 +29,11 @@ from gelato.model.fit import (
     list_term_names,
     make_models,
     place_data,
-    prepare_data,
     run_block,
     run_parts,
 )
 from gelato.model.latent import LatentModel, Scaling, set_support
+from gelato.model.pools import Pools, prepare_rows
 from gelato.model.split import Split, split_dataset
 from gelato.runs.description import list_recorded
 from gelato.runs.files import report_damage, restore_tuples
@@ -128,8 +129,9 @@ def fit_latent_model(
         if run.has("model"):
             run.remove_checkpoints()
             return _read_models(run, split, config, seeds)
-        data = prepare_data(split.train, split.held_out, split.scaling, config, seeds)
-        models = _run_phases(run, dataset, config, seeds, data)
+        data = prepare_rows(split.train, split.held_out, split.scaling, config, seeds)
+        with data if isinstance(data, Pools) else nullcontext():
+            models = _run_phases(run, dataset, config, seeds, data)
         result = eqx.filter((models, split.scaling), eqx.is_array)
         finish(run, lambda: run.save("model", result))
     return FittedModel(run, split, config, seeds, models)
@@ -243,7 +245,11 @@ def _make_empty_scaling(transitions: Transitions) -> Scaling:
 
 
 def _run_phases(
-    folder: Run, dataset: Dataset, config: ModelConfig, seeds: tuple[int, ...], data: FitData
+    folder: Run,
+    dataset: Dataset,
+    config: ModelConfig,
+    seeds: tuple[int, ...],
+    data: FitData | Pools,
 ) -> LatentModel:
     """Run both phases and return the best models of the second.
 
@@ -260,9 +266,9 @@ def _run_phases(
         means = _run_phase(folder, dataset, config, MEANS, seeds, data, state)
         with delay_signals():
             # Convolutions over windows need more memory than networks of states.
-            chunk_size = None if data.ages is None else _CHUNK
-            rows = _SUPPORT_ROWS
-            if data.frames is not None:
+            windows = isinstance(data, FitData) and data.ages is not None
+            chunk_size, rows = _CHUNK if windows else None, _SUPPORT_ROWS
+            if isinstance(data, FitData) and data.frames is not None:
                 chunk_size, rows = _IMAGE_CHUNK, max(1, _SUPPORT_VALUES // data.layout.size)
             models = set_support(means, data.choose_inputs(rows), chunk_size)
             step, state = config.updates, begin_phase(config, VARIANCES, models)
@@ -276,16 +282,23 @@ def _run_phase(
     config: ModelConfig,
     phase: int,
     seeds: tuple[int, ...],
-    data: FitData,
+    data: FitData | Pools,
     state: FitState,
     start: int | None = None,
 ) -> LatentModel:
     mesh = make_mesh(len(seeds))
-    if mesh is not None:
-        data = place_data(data, mesh)
-    constants, names = (data, jnp.array(seeds)), list_term_names(config, phase)
+    names = list_term_names(config, phase)
+    phase_updates = config.updates if phase == MEANS else config.variance_updates
+    length = min(max(phase_updates // 40, 100), 1_000)
+
+    pool = placed = None
 
     def block(state: FitState, updates: int) -> tuple[FitState, Metrics]:
+        nonlocal pool, placed
+        chosen = data.choose_pool(phase, int(state.step[0]), length, phase_updates)
+        if chosen is not pool:
+            pool, placed = chosen, chosen if mesh is None else place_data(chosen, mesh)
+        constants = (placed, jnp.array(seeds))
         run = run_block if mesh is None else partial(run_parts, mesh=mesh)
         state = place(state, mesh, BY_SEED)
         state, *measured = run(constants, state, config=config, phase=phase, updates=updates)
@@ -303,11 +316,11 @@ def _run_phase(
     # The first rows set the columns of metrics.csv, so phase 1 writes blanks for those of phase 2.
     blank = {}
     if phase == MEANS:
-        first, updates = 0, config.updates
+        first = 0
         for name in list_term_names(config, VARIANCES):
             blank[name] = np.full(len(seeds), np.nan)
     else:
-        first, updates = config.updates, config.variance_updates
+        first = config.updates
     state = run_blocks(
         folder,
         state,
@@ -315,8 +328,8 @@ def _run_phase(
         labels=[{"phase": PHASES[phase], "seed": seed} for seed in seeds],
         first=first,
         start=start,
-        total=first + updates,
-        length=min(max(updates // 40, 100), 1_000),
+        total=first + phase_updates,
+        length=length,
         title=f"fitting the model, {PHASES[phase]}",
         after=lambda state, step: blank,  # noqa: ARG005
         shown=names,

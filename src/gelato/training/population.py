@@ -17,7 +17,7 @@ from gelato.mdp.pessimistic import make_limit
 from gelato.model.fit import encode_columns, normalise_inputs
 from gelato.model.latent import Scaling
 from gelato.model.split import Split
-from gelato.progress import working
+from gelato.progress import note, working
 from gelato.runs.folder import Run
 from gelato.training.method import Method
 from gelato.training.program import Population
@@ -27,6 +27,8 @@ from gelato.uncertainty.penalty import AbstractPenalty, Nothing
 
 _STARTS = 100_000
 _INITIAL = 1_000
+# Logged transitions on the device, if the data is on the disk.
+_MOST_LOGGED = 1_000_000
 _CHUNK = 8192
 # Held-out transitions that the limit of imagined episodes is measured on.
 _HELD_OUT = 10_000
@@ -50,9 +52,11 @@ def build_population(
     every = split.dataset.transitions
     # A terminal row needs no successor, because its target has no future value.
     transitions = every[np.asarray(every.has_successor | every.terminated)]
+    if every.on_disk:
+        transitions = _sample_logged(transitions)
     actions, _, terminated = encode_columns(transitions, scaling)
     rewards = jnp.asarray(transitions.rewards, jnp.float32)
-    firsts = np.array([rows.start for rows in every.episode_slices])[:_INITIAL]
+    firsts = np.append(0, every.episode_stops[:-1])[:_INITIAL]
     chosen = np.random.default_rng(0).permutation(len(transitions))[:_STARTS]
     logged, starts, initial = [], [], []
     for dynamics in [None] * len(seeds) if fitted is None else fitted.dynamics:
@@ -89,6 +93,17 @@ def build_population(
         penalty_of=penalty_of,
         limit=limit,
     )
+
+
+def _sample_logged(transitions: Transitions) -> Transitions:
+    """Return logged transitions that fit on the device, of more that are on the disk."""
+    if len(transitions) > _MOST_LOGGED:
+        note(
+            f"agents see {_MOST_LOGGED:,} of the {len(transitions):,} logged transitions, spread "
+            "evenly"
+        )
+        return transitions[choose_evenly(transitions, _MOST_LOGGED)]
+    return transitions.read(0, len(transitions))
 
 
 def list_distinct_penalties(methods: Sequence[Method]) -> tuple[list[Penalty], tuple[int, ...]]:

@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from gelato.uncertainty.build import PenaltyInputs, build_penalty
     from gelato.uncertainty.calibration import calibrate
     from gelato.uncertainty.conformal import Threshold, find_threshold, measure_coverage
-    from gelato.uncertainty.embedded import EmbeddedData, embed, embed_pairs
+    from gelato.uncertainty.embedded import (
+        EmbeddedColumns,
+        EmbeddedData,
+        embed,
+        embed_all,
+        embed_pairs,
+    )
     from gelato.uncertainty.guard import Guard, UnusualAction
     from gelato.uncertainty.judge import judge_penalties
     from gelato.uncertainty.penalty import AbstractPenalty, penalise
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AbstractPenalty",
+    "EmbeddedColumns",
     "EmbeddedData",
     "ErrorBounds",
     "Guard",
@@ -29,6 +36,7 @@ __all__ = [
     "build_penalty",
     "calibrate",
     "embed",
+    "embed_all",
     "embed_pairs",
     "find_threshold",
     "judge_penalties",
@@ -41,6 +49,7 @@ __all__ = [
 # Imported on first use: `gelato --help` lists penalties without waiting for JAX.
 _HOMES = {
     "AbstractPenalty": "gelato.uncertainty.penalty",
+    "EmbeddedColumns": "gelato.uncertainty.embedded",
     "EmbeddedData": "gelato.uncertainty.embedded",
     "ErrorBounds": "gelato.uncertainty.bounds",
     "Guard": "gelato.uncertainty.guard",
@@ -52,6 +61,7 @@ _HOMES = {
     "build_penalty": "gelato.uncertainty.build",
     "calibrate": "gelato.uncertainty.calibration",
     "embed": "gelato.uncertainty.embedded",
+    "embed_all": "gelato.uncertainty.embedded",
     "embed_pairs": "gelato.uncertainty.embedded",
     "find_threshold": "gelato.uncertainty.conformal",
     "judge_penalties": "gelato.uncertainty.judge",

@@ -1,20 +1,31 @@
 """A dataset in a model's embedding space: each transition's embedding and the model's error."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gelato.data.column_store import open_column, write_rows
+from gelato.data.disk_columns import DiskColumn
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import Transitions, choose_evenly
 from gelato.errors import InputError
 from gelato.geometry import Index, prepare
 from gelato.model.fit import normalise_batch
 from gelato.model.latent import LatentModel, Scaling, predict
+from gelato.progress import note, progress
+from gelato.runs.files import write_atomically
 
 _CHUNK, _IMAGE_CHUNK, _LONG = 4096, 256, 1024
+# Rows on the disk that are embedded together, and points that are taken from the disk at most.
+_BLOCK = 65_536
+_MOST_FROM_DISK = 1_000_000
 # Function from one normalised pair `(s, a)` to the predicted normalised next state.
 Predictor = Callable[[Float[Array, " pair"]], Float[Array, " state"]]
 
@@ -42,8 +53,42 @@ class EmbeddedData(eqx.Module):
 def embed(
     model: LatentModel, scaling: Scaling, transitions: Transitions, points: int | None = None
 ) -> EmbeddedData:
-    """Embed transitions, at most `points` of them, spread evenly."""
+    """Embed transitions, at most `points` of them, spread evenly.
+
+    Of rows on the disk, at most a million are used, because all points are on the device.
+    """
     return _embed(_LatentPredictor(model), scaling, transitions, points)
+
+
+class EmbeddedColumns(NamedTuple):
+    """The embedding and the residual of every transition, in files."""
+
+    embeddings: DiskColumn
+    residuals: DiskColumn
+
+
+def embed_all(
+    model: LatentModel, scaling: Scaling, transitions: Transitions, folder: Path
+) -> EmbeddedColumns:
+    """Embed any number of transitions, in one pass in blocks, into `.npy` files of a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = folder / "embeddings.npy", folder / "residuals.npy"
+    rows, predictor = len(transitions), _LatentPredictor(model)
+    with ExitStack() as stack:
+        partial = [stack.enter_context(write_atomically(path)) for path in paths]
+        advance = stack.enter_context(progress("embedding", rows))
+        for start in range(0, rows, _BLOCK):
+            stop = min(start + _BLOCK, rows)
+            # The last block begins earlier, so that one compiled program serves all.
+            first = max(0, stop - _BLOCK)
+            part = transitions.read(first, stop)
+            batch = normalise_batch(part, scaling)
+            found = _predict_all(predictor, batch.inputs, batch.actions, batch.next_states)
+            for path, values in zip(partial, found, strict=True):
+                write_rows(path, np.asarray(values), first, rows)
+            advance(stop - start)
+    columns = [DiskColumn(open_column(path)) for path in paths]
+    return EmbeddedColumns(*columns)
 
 
 def embed_pairs(
@@ -85,6 +130,12 @@ def _embed(
 ) -> EmbeddedData:
     if points is not None and points < 1:
         raise InputError(f"points={points}: must be at least 1")
+    if transitions.on_disk:
+        points = min(points or len(transitions), _MOST_FROM_DISK)
+        if points < len(transitions):
+            note(f"{points:,} of {len(transitions):,} transitions are embedded, spread evenly")
+        else:
+            transitions = transitions.read(0, len(transitions))
     if points is not None and points < len(transitions):
         transitions = transitions[choose_evenly(transitions, points)]
     # Windows and images of all rows together could be too large.
