@@ -114,6 +114,11 @@ class Bench:
             return "files outside changed"
         return ""
 
+    def largest(self, case: Case) -> int:
+        """Return the size of the largest file that a case writes."""
+        files = (path for copy in self.snapshots[case.name] for path in copy.rglob("*"))
+        return max(path.stat().st_size for path in files if path.is_file())
+
     def stage(self) -> str:
         """Say how far the disturbed command had come."""
         return _AFTER if has_progress(self.root) else _BEFORE
@@ -171,7 +176,7 @@ def kill(bench: Bench, case: Case, rng: np.random.Generator) -> Verdict:
     when = {
         "call": float(choose_late(bench.calls[case.name], rng)),
         "time": float(rng.uniform(1.0, 8.0) if case.compiles else rng.uniform(0.01, 0.3)),
-        "size": float(rng.integers(1, 20_000)),
+        "size": float(rng.integers(1, bench.largest(case) + 1)),
     }[how]
     status, _ = bench.spawner.call(run_and_die, case.name, bench.root, how, when)
     stage = bench.stage() if os.WIFSIGNALED(status) else NOT_DISTURBED
