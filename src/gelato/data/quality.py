@@ -75,8 +75,8 @@ def find_warnings(dataset: Dataset) -> list[str]:
 def _count_duplicates(data: Transitions) -> int:
     """Return how many of the first rows repeat an earlier one, bit by bit."""
     rows = slice(0, _IMAGE_ROWS if data.images else _ROWS)
-    columns = [np.asarray(column)[rows] for column in (data.states, data.actions, data.rewards)]
-    columns.append(np.asarray(data.next_states)[rows])
+    fields = (data.states, data.actions, data.rewards, data.next_states)
+    columns = [np.asarray(column[rows]) for column in fields]
     packed = [np.ascontiguousarray(column.reshape(len(column), -1)) for column in columns]
     table = np.concatenate([column.view(np.uint8) for column in packed], axis=1)
     keys = np.ascontiguousarray(table).view(np.dtype((np.void, table.shape[1])))[:, 0]
@@ -87,11 +87,10 @@ def judge_data(dataset: Dataset) -> list[Finding]:
     """Judge episodes, rewards, actions, coverage, and what a model can be expected to learn."""
     data = dataset.transitions
     if data.images:
-        states, following = np.asarray(data.states), np.asarray(data.next_states)
         data = replace(
             data,
-            states=shrink_images(states, data.observed),
-            next_states=shrink_images(following, data.observed),
+            states=shrink_images(data.states, data.observed),
+            next_states=shrink_images(data.next_states, data.observed),
             images=(),
         )
     findings = [_judge_size(data), _judge_rewards(dataset), _judge_actions(dataset)]

@@ -1,5 +1,6 @@
 """Summary statistics of a dataset."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,12 @@ def _bounds(values: tuple[float, ...]) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values]
 
 
+def _reduce(data: Transitions, how: Callable[..., Any]) -> list[float]:
+    """Return the smallest or largest value of every number of the states, and of all pixels."""
+    found: list[float] = how(data.numbers, axis=0).tolist()
+    return [*found, float(how(data.pixels))] if data.images else found
+
+
 def summarise(dataset: Dataset) -> dict[str, Any]:
     """Return counts, lengths, returns, score, ranges and episode ends as values for JSON."""
     data = dataset.transitions
@@ -50,8 +57,8 @@ def summarise(dataset: Dataset) -> dict[str, Any]:
         "normalised_score": normalise_score(dataset.environment, float(returns.mean())),
         "reward_range": [float(data.rewards.min()), float(data.rewards.max())],
         "observation_shape": list(data.observation_shape),
-        "state_low": data.states.min(axis=0).tolist(),
-        "state_high": data.states.max(axis=0).tolist(),
+        "state_low": _reduce(data, np.min),
+        "state_high": _reduce(data, np.max),
         "actions": {"discrete": space.n}
         if isinstance(space, Discrete)
         else {"low": _bounds(space.low), "high": _bounds(space.high)},
@@ -77,8 +84,8 @@ def list_rows(
     At most `most` states and as many actions are listed. An image is listed by its mean brightness.
     """
     data = dataset.transitions
-    observed, first = data.observed, np.asarray(data.states[:count])
-    states = first[:, : observed.numbers]
+    observed, first = data.observed, data[:count]
+    states = first.numbers
     actions = np.asarray(data.actions[:count]).reshape(len(states), -1)
     lines = []
     action_names = [dataset.name_action(column) for column in range(actions.shape[1])]
@@ -87,9 +94,9 @@ def list_rows(
             lines.append([names[column], *(f"{value:.4g}" for value in values[:, column])])
         if values.shape[1] > most:
             lines.append([f"… {values.shape[1] - most} more", *[""] * len(states)])
-    for image, part in zip(observed.images, observed.parts[observed.numbers > 0 :], strict=True):
+    for image, part in zip(observed.images, observed.image_parts, strict=True):
         name = f"image {'×'.join(map(str, image))}, mean"
-        lines.append([name, *(f"{value:.4g}" for value in first[:, part].mean(axis=1))])
+        lines.append([name, *(f"{value:.4g}" for value in first.pixels[:, part].mean(axis=1))])
     lines.append(["reward", *(f"{value:.4g}" for value in data.rewards[:count])])
     ends = []
     for row in range(len(states)):

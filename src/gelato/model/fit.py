@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training, fuse_small_arrays
 from gelato.data.history import WindowLayout
-from gelato.data.observations import ImageShape
+from gelato.data.observations import ImageShape, split_parts
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Standardiser, Transitions, choose_evenly
 from gelato.devices import BY_SEED, EVERYWHERE, place, run_in_parts
@@ -181,16 +181,17 @@ def prepare_data(
 ) -> FitData:
     """Normalise the data and put it on the device. Images are put there as bytes."""
     actions, rewards, terminated = encode_columns(train, scaling)
-    states, next_states = np.asarray(train.states), np.asarray(train.next_states)
     numbers = train.observed.numbers
+    states, frames = split_parts(train.states, numbers)
+    next_states, next_frames = split_parts(train.next_states, numbers)
     own, pixels = scaling.states, None
     if train.images:
         own, pixels = own[:numbers], own[numbers:]
     columns = [
-        jnp.asarray(own(states[:, :numbers])),
+        jnp.asarray(own(states)),
         actions,
         rewards,
-        jnp.asarray(own(next_states[:, :numbers])),
+        jnp.asarray(own(next_states)),
         terminated[:, None],
     ]
     most = _HELD_OUT_IMAGES if train.images else _HELD_OUT_ROWS
@@ -202,13 +203,11 @@ def prepare_data(
             [draw_bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]
         ),
         held_out=normalise_batch(held_out[chosen], scaling, weights),
-        state_size=states.shape[1],
+        state_size=train.observed.size,
         action_size=actions.shape[1],
         ages=_find_ages(train),
         history=train.layout.history,
-        frames=None
-        if pixels is None
-        else (jnp.asarray(states[:, numbers:]), jnp.asarray(next_states[:, numbers:])),
+        frames=None if pixels is None else (jnp.asarray(frames), jnp.asarray(next_frames)),
         pixel_scaling=None if pixels is None else jax.tree.map(jnp.asarray, pixels),
     )
 

@@ -10,7 +10,7 @@ from highway_env.envs.highway_env import HighwayEnvFast
 from jaxtyping import Float
 
 
-class GrayHighway(HighwayEnvFast):  # type: ignore[misc]
+class GrayHighway(HighwayEnvFast):
     """The environment with gray images. `state` configures what behaviour policies act on."""
 
     def __init__(
