@@ -281,6 +281,15 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
     "own_log ranking": tables.own_log_ranking,
     "tried": tables.settings_table,
     "driving": tables.driving_table,
+    "images": tables.images_table,
+    "pendulum_agent": _rows(
+        {
+            "policy": "{policy}",
+            "trained for": "{steps:,} steps",
+            "return": "{return:,.0f} ± {return_std:,.0f}",
+            "episodes": "{episodes}",
+        }
+    ),
     "driving_agents": _rows(
         {
             "task": "{dataset}",

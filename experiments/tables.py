@@ -101,6 +101,35 @@ def histories_penalties(records: list[Record]) -> str:
     return markdown_table(["task", "observed", "penalty", *shifts], rows)
 
 
+def images_table(records: list[Record]) -> str:
+    """Write the returns of policies on images next to those of their data; means over seeds."""
+    rows = []
+    for task in list_values(records, "task"):
+        for where in list_values(select(records, task=task), "device"):
+            found = select(records, task=task, device=where)
+            returns = [float(record["return"] or 0) for record in found]
+            spread = np.std(returns, ddof=1) if len(returns) > 1 else 0.0
+            peaks = []
+            for record in found:
+                peak = record["device_peak_bytes"] or record["host_peak_bytes"]
+                peaks.append(float(peak or 0) / 1e9)
+            rows.append(
+                [
+                    task,
+                    where,
+                    f"{mean_of(found, 'data_return'):,.1f}",
+                    f"{np.mean(returns):,.1f} ± {spread:,.1f}",
+                    f"{mean_of(found, 'delta_r2'):.3f}",
+                    f"{mean_of(found, 'reward_r2'):.3f}",
+                    f"{mean_of(found, 'frames_per_second'):,.0f}",
+                    f"{max(peaks):.1f} GB",
+                    str(len(found)),
+                ]
+            )
+    heads = ["task", "device", "return of the data", "return", "R² of change", "R² of reward"]
+    return markdown_table([*heads, "frames per second", "peak memory", "seeds"], rows)
+
+
 def locomotion_grid(records: list[Record]) -> str:
     """Write mean returns ± deviation over seeds: datasets are rows, methods are columns.
 

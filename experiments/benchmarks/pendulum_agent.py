@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=200_000)
+    parser.add_argument("--steps", type=int, default=160_000)
     parser.add_argument("--until", type=float, default=-700.0, help="return of the saved policy")
     parser.add_argument("--episodes", type=int, default=200, help="episodes of each policy")
     parser.add_argument("--policies", type=Path, default=POLICIES)

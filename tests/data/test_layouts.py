@@ -216,7 +216,8 @@ def test_a_dictionary_of_arrays_is_flattened_in_the_order_of_its_keys():
     for wrong, message in (
         ({}, "is an empty dictionary"),
         ({"a": np.zeros(4), "b": np.zeros(3)}, "b must have one row per step"),
-        ({"camera": np.zeros((4, 64, 64), np.uint8)}, "holds images"),
+        ({"camera": np.zeros((4, 64, 64, 9), np.uint8)}, "holds images"),
+        ({"a": (frames := np.zeros((4, 64, 64), np.uint8)), "b": frames}, "several images"),
     ):
         with pytest.raises(InputError, match=message):
             gelato.make_dataset(wrong, np.zeros((4, 1)), np.zeros(4))

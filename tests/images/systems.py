@@ -62,6 +62,19 @@ def make_bars(
     )
 
 
+def make_robot(episodes: int = 20, steps: int = 20) -> Dataset:
+    """Return the same pushes with a dictionary of observations: a camera, and the position."""
+    positions, actions, rewards, ends = push_bar(episodes, steps)
+    frames = draw_bar(positions)
+    before, after = ({"joints": p.ravel()} for p in (positions[:, :-1], positions[:, 1:]))
+    before["camera"] = frames[:, :-1].reshape(-1, SIZE, SIZE)
+    after["camera"] = frames[:, 1:].reshape(-1, SIZE, SIZE)
+    box = Continuous((-1.0,), (1.0,))
+    return make_dataset(
+        before, actions, rewards, next_observations=after, timeouts=ends, action_space=box
+    )
+
+
 def save_bars(path: Path) -> Path:
     """Write a log of pushed bars as a file of arrays."""
     positions, actions, rewards, ends = push_bar()

@@ -4,14 +4,14 @@ import pytest
 from gelato.data import store as minari_store
 from gelato.data.columns import make_dataset
 from gelato.data.generate import run_episodes
-from gelato.data.observations import ObservationLayout, is_image
+from gelato.data.observations import MixedRows, ObservationLayout, is_image
 from gelato.data.recipes import find_recipe
 from gelato.data.reference import load
 from gelato.data.transitions import Standardiser
 from gelato.errors import InputError
 from gelato.tasks.environments import make_environment
 from gelato.tasks.pixels import draw_pendulum
-from tests.images.systems import SIZE, draw_bar, make_bars, save_bars
+from tests.images.systems import SIZE, draw_bar, make_bars, make_robot, save_bars
 
 
 def test_images_stay_bytes_on_the_host_and_rows_are_flat(tmp_path) -> None:
@@ -36,6 +36,34 @@ def test_images_survive_minaris_store() -> None:
     assert read.fingerprint() == written.fingerprint() == dataset.transitions.fingerprint()
 
 
+def test_a_camera_and_joints_are_one_observation_whose_pixels_stay_bytes() -> None:
+    dataset, bars = make_robot(), make_bars().transitions
+    transitions = dataset.transitions
+    assert isinstance(transitions.states, MixedRows)
+    assert transitions.states.shape == (400, 1 + SIZE**2)
+    assert transitions.observed == ObservationLayout(1, ((SIZE, SIZE),))
+    assert transitions.pixels.dtype == np.uint8
+    np.testing.assert_array_equal(transitions.pixels, bars.states)
+    np.testing.assert_array_equal(np.asarray(transitions.next_states)[:, 1:], bars.next_states)
+    assert transitions.nbytes < 400 * (2 * SIZE**2 + 50)
+    assert dataset.list_state_names()[:2] == ["joints", "pixel[0]"]
+    part = transitions[5:7]
+    np.testing.assert_array_equal(part.inputs, np.asarray(transitions.states)[5:7])
+    windows = transitions.with_history(2)[5:7].inputs
+    np.testing.assert_array_equal(windows[1, : 1 + SIZE**2], part.inputs[1])
+    np.testing.assert_array_equal(windows[1, 3 + SIZE**2 :][: 1 + SIZE**2], part.inputs[0])
+
+
+def test_without_next_observations_images_are_shifted_like_numbers() -> None:
+    frames = draw_bar(np.linspace(-1, 1, 6))
+    dictionary = {"camera": frames, "joints": np.arange(6.0)}
+    ends = np.arange(6) % 3 == 2
+    dataset = make_dataset(dictionary, np.zeros((6, 1)), np.zeros(6), timeouts=ends)
+    following = np.asarray(dataset.transitions.with_successors().next_states)
+    np.testing.assert_array_equal(following[:, 0], [1, 2, 4, 5])
+    np.testing.assert_array_equal(following[:, 1:], frames[[1, 2, 4, 5]].reshape(4, -1))
+
+
 def test_a_window_of_images_holds_the_frames_before_and_zeros_before_the_episode() -> None:
     transitions = make_bars().transitions.with_history(2)
     assert transitions.past.states.dtype == np.uint8
@@ -51,7 +79,8 @@ def test_pixels_have_means_of_their_own_and_one_scale() -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 255, (3_000, 64), dtype=np.uint8)
     rows[:, :32] = 7
-    scaling = Standardiser.fit_observations(rows, ObservationLayout(0, ((8, 8),)))
+    transitions = make_dataset(rows.reshape(-1, 8, 8), np.zeros((3_000, 1)), np.zeros(3_000))
+    scaling = Standardiser.fit_observations(transitions.transitions)
     np.testing.assert_allclose(scaling.mean, rows.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(scaling.scale, np.sqrt(rows.var(axis=0).mean()), rtol=1e-5)
     assert np.abs(scaling(rows)[:, :32]).max() < 1e-6

@@ -15,15 +15,16 @@ from gelato.uncertainty.build import PenaltyInputs, build_geodesic
 from gelato.uncertainty.embedded import embed
 from gelato.uncertainty.judge import judge_penalties
 from gelato.uncertainty.penalty import penalise
-from tests.images.systems import SIZE, TINY, make_bars
+from tests.images.systems import SIZE, TINY, make_bars, make_robot
 
 
-def test_a_batch_gathered_on_the_device_equals_the_rows_of_the_data() -> None:
-    dataset = add_history(make_bars(), 3)
+@pytest.mark.parametrize(("make", "numbers"), [(make_bars, 0), (make_robot, 1)])
+def test_a_batch_gathered_on_the_device_equals_the_rows_of_the_data(make, numbers) -> None:
+    dataset = add_history(make(), 3)
     split = split_dataset(dataset)
     data = prepare_data(split.train, split.held_out, split.scaling, TINY, (0,))
     assert data.frames is not None and all(each.dtype == np.uint8 for each in data.frames)
-    assert data.rows.shape[1] == 1 + 1 + 1
+    assert data.rows.shape[1] == 2 * numbers + 1 + 1 + 1
     rows = choose_evenly(split.train, 30)
     found = data.gather(jnp.asarray(rows), lambda rows: jnp.zeros((len(rows), 0)))
     expected = normalise_batch(split.train[rows], split.scaling)
@@ -44,6 +45,14 @@ def test_a_convolutional_model_predicts_images_better_than_their_mean(fitted) ->
     assert found["delta_r2_per_dimension"] == []
     rollouts = found["rollouts"]
     assert rollouts["rmse"][0] < 0.7 * rollouts["rmse_of_no_change"][0]
+
+
+def test_a_model_of_a_camera_and_joints_predicts_both(tmp_path) -> None:
+    config = replace(TINY, updates=600, variance_updates=50)
+    fitted = fit_model(make_robot(40), tmp_path / "run", config=config)
+    (found,) = check_model(fitted, with_rollouts=False)["seeds"]
+    (joints,) = found["delta_r2_per_dimension"]
+    assert joints > 0.5 and found["delta_r2"] > 0.5
 
 
 def test_a_fitted_model_is_read_back_from_its_folder(fitted) -> None:

@@ -5,7 +5,7 @@ the row.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Num
 
 from gelato.data.actions import check_actions, check_probabilities, infer_space
 from gelato.data.episodes import find_truncations
-from gelato.data.observations import is_image
+from gelato.data.observations import MixedRows, is_image
 from gelato.data.recording import refuse_image
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Dataset, Transitions
@@ -129,8 +129,9 @@ def make_dataset(
 ) -> Dataset:
     """Check arrays with one row per step and make a dataset from them.
 
-    Observations may be a dictionary of arrays, also nested; it is flattened in the order of its
-    sorted keys, and the columns are named after them.
+    Observations may be images (uint8), or a dictionary of arrays and images, also nested. It is
+    flattened in the order of its sorted keys, images after all numbers, and the columns are named
+    after their keys.
     `terminals` marks steps that end the task, `timeouts` steps after which the recording stops.
     Without `next_observations`, the successor of a step is the next row. Without an `action_space`,
     integers are discrete actions; other actions have the range [−1, 1], or the range of the data if
@@ -138,11 +139,13 @@ def make_dataset(
     each action; importance weighting uses it. `environment` is the Gymnasium id to evaluate
     policies in. Errors name the data by `reference`.
     """
-    states, names = _flatten(observations, "observations", reference)
-    successors = None
+    states, names, images = _flatten(observations, "observations", reference)
+    successors, next_images = None, None
     if next_observations is not None:
-        successors, next_names = _flatten(next_observations, "next_observations", reference)
-        if next_names != names:
+        found = _flatten(next_observations, "next_observations", reference)
+        successors, next_names, next_images = found
+        same_shapes = [each.shape for each in next_images] == [each.shape for each in images]
+        if next_names != names or not same_shapes:
             raise InputError(f"{reference}: next_observations has other keys than observations")
     columns = Columns(
         reference,
@@ -157,16 +160,42 @@ def make_dataset(
         if action_probabilities is None
         else np.asarray(action_probabilities),
     )
-    return Dataset(reference, environment, assemble(columns), state_names=names)
+    transitions = assemble(columns)
+    if images:
+        transitions = _join_images(transitions, images, next_images)
+    return Dataset(reference, environment, transitions, state_names=names)
+
+
+def _join_images(
+    transitions: Transitions, images: Sequence[np.ndarray], following: Sequence[np.ndarray] | None
+) -> Transitions:
+    """Append images to the numbers of states; without those of the next states, shift them."""
+    if following is None:
+        known = np.asarray(transitions.has_successor)
+        following = [shift_states(each, known) for each in images]
+
+    def join(numbers: np.ndarray, parts: Sequence[np.ndarray]) -> MixedRows:
+        flat = [part.reshape(len(part), -1) for part in parts]
+        return MixedRows(numbers, np.concatenate(flat, axis=1))
+
+    states = join(np.asarray(transitions.states), images)
+    return replace(
+        transitions,
+        states=states,
+        next_states=join(np.asarray(transitions.next_states), following),
+        observation_shape=states.shape[1:],
+        images=tuple(each.shape[1:] for each in images),
+    )
 
 
 def _flatten(
     observations: Recorded | Mapping[str, Any], field: str, source: str
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return observations as one array; with the names of its columns if they are a dictionary."""
+) -> tuple[np.ndarray, tuple[str, ...], list[np.ndarray]]:
+    """Return observations as one array; of a dictionary also the columns' names and the images."""
     if not isinstance(observations, Mapping):
-        return _read_array(observations, field, source), ()
+        return _read_array(observations, field, source), (), []
     parts: list[np.ndarray] = []
+    images: list[np.ndarray] = []
     names: list[str] = []
 
     def visit(values: Any, name: str) -> None:
@@ -174,20 +203,27 @@ def _flatten(
             for key in sorted(values):
                 visit(values[key], f"{name}.{key}" if name else str(key))
             return
-        array = np.asarray(values)
+        array = _read_array(values, f"{field} {name}", source)
         what = f"{source}: {field} {name}"
-        refuse_image(array.dtype, array.shape[1:], what)
-        rows = array.reshape(len(array), -1) if array.ndim else array
-        if array.ndim == 0 or (parts and len(rows) != len(parts[0])):
+        known = [*parts, *images]
+        if array.ndim == 0 or (known and len(array) != len(known[0])):
             raise InputError(f"{what} must have one row per step, like the other keys")
+        if is_image(array.dtype, array.shape[1:]):
+            images.append(np.ascontiguousarray(array))
+            return
+        refuse_image(array.dtype, array.shape[1:], what)
+        rows = array.reshape(len(array), -1)
         parts.append(rows)
         width = rows.shape[1]
         names.extend([name] if width == 1 else [f"{name}[{place}]" for place in range(width)])
 
     visit(observations, "")
+    if not parts and len(images) == 1:
+        return images[0], (), []
     if not parts:
-        raise InputError(f"{source}: {field} is an empty dictionary")
-    return np.concatenate(parts, axis=1), tuple(names)
+        what = "holds several images but no numbers" if images else "is an empty dictionary"
+        raise InputError(f"{source}: {field} {what}; add at least one column of numbers")
+    return np.concatenate(parts, axis=1), tuple(names), images
 
 
 def _check_lengths(columns: Columns) -> None:

@@ -253,7 +253,8 @@ def cut_blocks(rows: int, row_bytes: int) -> Iterator[slice]:
 def find_range(column: Any, axis: int | None = 0) -> tuple[Any, Any]:
     """Return the smallest and the largest value of each column; one pass if it is on the disk."""
     if not isinstance(column, DiskColumn):
-        return column.min(axis=axis), column.max(axis=axis)
+        rows = np.asarray(column)
+        return rows.min(axis=axis), rows.max(axis=axis)
     lows, highs = [], []
     for block in column.iterate():
         lows.append(block.min(axis))

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, UInt8
 
+from gelato.data.observations import MixedRows
 from gelato.data.spaces import ActionSpace, Discrete
 from gelato.errors import InputError
 from gelato.runs.memory import find_free_memory
@@ -137,7 +138,7 @@ class Past(eqx.Module):
     episodes, at most `length − 1`.
     """
 
-    states: Float[Rows, "rows state"] | UInt8[Rows, "rows state"]
+    states: Float[Rows, "rows state"] | UInt8[Rows, "rows state"] | MixedRows
     actions: Num[Rows, "rows *action"]
     places: Int[Rows, " n"]
     ages: Int[Rows, " n"]
@@ -163,7 +164,8 @@ class Past(eqx.Module):
 
     def gather(self, space: ActionSpace) -> Float[np.ndarray, "n window"]:
         """Return the windows of the chosen rows, in the data's units."""
-        states, actions = np.asarray(self.states), np.asarray(self.actions)
+        states = self.states if isinstance(self.states, MixedRows) else np.asarray(self.states)
+        actions = np.asarray(self.actions)
         layout = WindowLayout(self.length, states.shape[1], space.size)
         places, ages = np.asarray(self.places), np.asarray(self.ages)
         self.check_memory(space)
@@ -191,7 +193,7 @@ def read_history(text: str, reference: str) -> int:
 
 
 def find_past(
-    states: Float[np.ndarray, "rows state"] | UInt8[np.ndarray, "rows state"],
+    states: Float[np.ndarray, "rows state"] | UInt8[np.ndarray, "rows state"] | MixedRows,
     actions: Num[np.ndarray, "rows *action"],
     episodes: list[slice],
     length: int,

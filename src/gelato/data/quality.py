@@ -88,11 +88,10 @@ def judge_data(dataset: Dataset) -> list[Finding]:
     """Judge episodes, rewards, actions, coverage, and what a model can be expected to learn."""
     data = dataset.transitions
     if data.images:
-        states, following = np.asarray(data.states), np.asarray(data.next_states)
         data = replace(
             data,
-            states=shrink_images(states, data.observed),
-            next_states=shrink_images(following, data.observed),
+            states=shrink_images(data.states, data.observed),
+            next_states=shrink_images(data.next_states, data.observed),
             images=(),
         )
     findings = [_judge_size(data), _judge_rewards(dataset), _judge_actions(dataset)]

@@ -142,8 +142,9 @@ def refuse_image(dtype: np.dtype, shape: Sequence[int], what: str) -> None:
     if dtype == np.uint8 and len(large) >= 2:
         size = "×".join(map(str, shape))
         raise InputError(
-            f"{what} holds images ({size}), which can only be read from .npz, HDF5 and Minari, as "
-            "the only observations; choose other columns with ,observations=NAME|NAME"
+            f"{what} holds images ({size}), which can only be read from .npz, HDF5 and Minari as "
+            "the only observations; choose the other columns with ,observations=NAME|NAME, or read "
+            "both with gelato.make_dataset"
         )
 
 

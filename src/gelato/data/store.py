@@ -204,6 +204,11 @@ def write_transitions(dataset_id: str, dataset: Dataset, description: str) -> Tr
         raise InputError(
             f"{dataset.reference}: no step has a successor, so there is nothing to import"
         )
+    if transitions.images and transitions.observed.numbers:
+        raise InputError(
+            f"{dataset.reference}: images next to numbers cannot be written to Minari yet; keep "
+            "them in your own file, and make the dataset with gelato.make_dataset"
+        )
     shape = transitions.observation_shape
     spaces = {
         "observation_space": gymnasium.spaces.Box(0, 255, shape, np.uint8)

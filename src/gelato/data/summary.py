@@ -42,13 +42,25 @@ def _bounds(values: tuple[float, ...]) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values]
 
 
+def _find_state_range(data: Transitions) -> tuple[list[float], list[float]]:
+    """Return the smallest and largest value of every number of the states, and of all pixels."""
+    if not data.images:
+        low, high = find_range(data.states)
+        return low.tolist(), high.tolist()
+    numbers, pixels = data.numbers, data.pixels
+    return (
+        [*numbers.min(axis=0).tolist(), float(pixels.min())],
+        [*numbers.max(axis=0).tolist(), float(pixels.max())],
+    )
+
+
 def summarise(dataset: Dataset) -> dict[str, Any]:
     """Return counts, lengths, returns, score, ranges and episode ends as values for JSON."""
     data = dataset.transitions
     returns, lengths = episode_returns(data), episode_lengths(data)
     space = data.action_space
     reward_low, reward_high = find_range(data.rewards, None)
-    state_low, state_high = find_range(data.states)
+    state_low, state_high = _find_state_range(data)
     action_low, action_high = find_range(data.actions)
     return {
         "reference": dataset.reference,
@@ -69,8 +81,8 @@ def summarise(dataset: Dataset) -> dict[str, Any]:
         "normalised_score": normalise_score(dataset.environment, float(returns.mean())),
         "reward_range": [float(reward_low), float(reward_high)],
         "observation_shape": list(data.observation_shape),
-        "state_low": state_low.tolist(),
-        "state_high": state_high.tolist(),
+        "state_low": state_low,
+        "state_high": state_high,
         "actions": {"discrete": space.n}
         if isinstance(space, Discrete)
         else {"low": _bounds(space.low), "high": _bounds(space.high)},
@@ -111,8 +123,8 @@ def list_rows(
     At most `most` states and as many actions are listed. An image is listed by its mean brightness.
     """
     data = dataset.transitions
-    observed, first = data.observed, np.asarray(data.states[:count])
-    states = first[:, : observed.numbers]
+    observed, first = data.observed, data[:count]
+    states = first.numbers
     actions = np.asarray(data.actions[:count]).reshape(len(states), -1)
     lines = []
     action_names = [dataset.name_action(column) for column in range(actions.shape[1])]
@@ -121,9 +133,9 @@ def list_rows(
             lines.append([names[column], *(f"{value:.4g}" for value in values[:, column])])
         if values.shape[1] > most:
             lines.append([f"… {values.shape[1] - most} more", *[""] * len(states)])
-    for image, part in zip(observed.images, observed.parts[observed.numbers > 0 :], strict=True):
+    for image, part in zip(observed.images, observed.image_parts, strict=True):
         name = f"image {'×'.join(map(str, image))}, mean"
-        lines.append([name, *(f"{value:.4g}" for value in first[:, part].mean(axis=1))])
+        lines.append([name, *(f"{value:.4g}" for value in first.pixels[:, part].mean(axis=1))])
     lines.append(["reward", *(f"{value:.4g}" for value in np.asarray(data.rewards[:count]))])
     ends = []
     for row in range(len(states)):

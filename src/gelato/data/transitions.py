@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, UInt8
 
 from gelato.data.disk_columns import DiskColumn, cut_blocks, measure_moments
 from gelato.data.history import Past, WindowLayout, encode_actions, find_past
-from gelato.data.observations import ImageShape, ObservationLayout
+from gelato.data.observations import ImageShape, MixedRows, ObservationLayout, split_parts
 from gelato.data.spaces import ActionSpace
 from gelato.errors import InputError
 from gelato.tasks.task import name_states
@@ -40,10 +40,10 @@ _IMAGE_ROWS, _LEAST_VARIANCE = 1_024, 1e-6
 class Transitions(eqx.Module):
     """`n` logged transitions; every array has the row as its first axis."""
 
-    states: Float[Rows, "n state"] | UInt8[Rows, "n state"]
+    states: Float[Rows, "n state"] | UInt8[Rows, "n state"] | MixedRows
     actions: Num[Rows, "n *action"]
     rewards: Float[Rows, " n"]
-    next_states: Float[Rows, "n state"] | UInt8[Rows, "n state"]
+    next_states: Float[Rows, "n state"] | UInt8[Rows, "n state"] | MixedRows
     terminated: Bool[Rows, " n"]
     truncated: Bool[Rows, " n"]
     has_successor: Bool[Rows, " n"]
@@ -75,8 +75,9 @@ class Transitions(eqx.Module):
         """
         if self.on_disk:
             return self.read(0, len(self)).with_history(length)
-        states, actions = np.asarray(self.states), np.asarray(self.actions)
-        return replace(self, past=find_past(states, actions, self.episode_slices, length))
+        states = self.states if isinstance(self.states, MixedRows) else np.asarray(self.states)
+        past = find_past(states, np.asarray(self.actions), self.episode_slices, length)
+        return replace(self, past=past)
 
     @property
     def layout(self) -> WindowLayout:
@@ -93,8 +94,12 @@ class Transitions(eqx.Module):
     @property
     def numbers(self) -> Float[np.ndarray, "n numbers"]:
         """The states without their images."""
-        states = np.asarray(self.states)[:, : self.observed.numbers]
-        return states.astype(np.float32, copy=False)
+        return split_parts(self.states, self.observed.numbers)[0].astype(np.float32, copy=False)
+
+    @property
+    def pixels(self) -> Num[np.ndarray, "n pixels"]:
+        """The images of the states."""
+        return split_parts(self.states, self.observed.numbers)[1]
 
     @property
     def part_size(self) -> int:
@@ -238,9 +243,9 @@ class Dataset:
 
     def list_state_names(self) -> list[str]:
         """Return the names of the states: those of the file, else those of the task."""
-        return list(self.state_names) or name_states(
-            self.environment, self.transitions.states.shape[1]
-        )
+        observed = self.transitions.observed
+        names = list(self.state_names) or name_states(self.environment, observed.numbers)
+        return names + [f"pixel[{place}]" for place in range(observed.pixels)]
 
     def name_action(self, column: int) -> str:
         """Return the name of a column of the actions, for figures and messages."""
@@ -274,21 +279,18 @@ class Standardiser(eqx.Module):
         return Standardiser(mean.astype(np.float32), scale.astype(np.float32))
 
     @staticmethod
-    def fit_observations(
-        rows: Float[Rows, "n state"] | UInt8[Rows, "n state"],
-        layout: ObservationLayout,
-    ) -> "Standardiser":
-        """Fit to observations. Each pixel has its own mean, and an image has one scale.
+    def fit_observations(transitions: Transitions) -> "Standardiser":
+        """Fit to the states. Each pixel has its own mean, and an image has one scale.
 
         The mean of the pixels is the background. The scale is the root of the mean variance: with a
         scale for each pixel, noise in constant pixels would count as much as what moves.
         """
-        if not layout.images:
-            return Standardiser.fit(rows)
-        rows = np.asarray(rows)
-        found = Standardiser.fit(rows[:, : layout.numbers].astype(np.float32, copy=False))
+        states = transitions.states
+        if not transitions.images and not isinstance(states, MixedRows):
+            return Standardiser.fit(states)
+        found, rows = Standardiser.fit(transitions.numbers), transitions.pixels
         means, scales = [found.mean], [found.scale]
-        for part in layout.parts[layout.numbers > 0 :]:
+        for part in transitions.observed.image_parts:
             total, squares = np.zeros(part.stop - part.start), 0.0
             for start in range(0, len(rows), _IMAGE_ROWS):
                 chunk = rows[start : start + _IMAGE_ROWS, part].astype(np.float32)

@@ -262,8 +262,8 @@ def measure_rollouts(
     window = starts[:, None] + np.arange(horizon)
     keys = jax.random.split(jax.random.key(0), len(starts))
     scale = fitted.scaling.states
-    states = jnp.asarray(scale(np.asarray(held_out.states)[starts]))
-    truth = np.asarray(scale(np.asarray(held_out.next_states)[window]))
+    states = jnp.asarray(scale(np.asarray(held_out.states[starts])))
+    truth = np.asarray(scale(np.asarray(held_out.next_states[window])))
     actions = fitted.scaling.action_space.encode(np.asarray(held_out.actions)[window])
     run = jax.vmap(
         lambda state, actions, key: sample_rollouts(model, state, actions, samples=samples, key=key)

@@ -39,8 +39,8 @@ def sample_fan(fitted: FittedModel, *, seed_index: int = 0) -> Fan:
     key = jax.random.key(0)
     sampled = sample_rollouts(model, batch.inputs[0], batch.actions, samples=_SAMPLES, key=key)
     raw = np.asarray(fitted.scaling.states.inverse(np.asarray(sampled)))
-    first = np.asarray(held_out.states[start])
-    truth = np.asarray(held_out.next_states[start : start + horizon])
+    first = np.asarray(held_out.states[start], np.float32)
+    truth = np.asarray(held_out.next_states[start : start + horizon], np.float32)
     raw = np.concatenate([np.broadcast_to(first, (_SAMPLES, 1, len(first))), raw], axis=1)
     moving = np.argsort(-np.asarray(batch.next_states).std(axis=0))[:_DIMENSIONS]
     return Fan(raw, np.concatenate([first[None], truth]), tuple(sorted(moving.tolist())))

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 from gelato.arrays import copy_arrays
 from gelato.compilation import compile_training, fuse_small_arrays
 from gelato.data.history import WindowLayout
-from gelato.data.observations import ImageShape
+from gelato.data.observations import ImageShape, split_parts
 from gelato.data.spaces import ActionSpace
 from gelato.data.transitions import Standardiser, Transitions, choose_evenly
 from gelato.devices import BY_SEED, EVERYWHERE, place, run_in_parts
@@ -193,15 +193,16 @@ def prepare_data(
     numbers, frames, pixels = train.observed.numbers, None, None
     if train.images:
         pixels = jax.tree.map(jnp.asarray, scaling.states[numbers:])
-        before, after = np.asarray(train.states), np.asarray(train.next_states)
-        frames = jnp.asarray(before[:, numbers:]), jnp.asarray(after[:, numbers:])
+        _, before = split_parts(train.states, numbers)
+        _, after = split_parts(train.next_states, numbers)
+        frames = jnp.asarray(before), jnp.asarray(after)
     return FitData(
         rows=join_rows(train, scaling),
         counts=jnp.stack(
             [draw_bootstrap_counts(len(train), config.decoders, seed) for seed in seeds]
         ),
         held_out=prepare_held_out(held_out, scaling, config),
-        state_size=train.states.shape[1],
+        state_size=train.observed.size,
         action_size=train.action_space.size,
         ages=_find_ages(train),
         history=train.layout.history,
@@ -215,12 +216,13 @@ def join_rows(transitions: Transitions, scaling: Scaling) -> Float[Array, "n col
     actions, rewards, terminated = encode_columns(transitions, scaling)
     numbers = transitions.observed.numbers
     own = scaling.states[:numbers] if transitions.images else scaling.states
-    states, next_states = np.asarray(transitions.states), np.asarray(transitions.next_states)
+    states, _ = split_parts(transitions.states, numbers)
+    next_states, _ = split_parts(transitions.next_states, numbers)
     columns = [
-        jnp.asarray(own(states[:, :numbers])),
+        jnp.asarray(own(states)),
         actions,
         rewards,
-        jnp.asarray(own(next_states[:, :numbers])),
+        jnp.asarray(own(next_states)),
         terminated[:, None],
     ]
     return jnp.concatenate(columns, axis=1)

@@ -90,10 +90,10 @@ def find_inputs(
     others = np.concatenate([np.arange(observed.numbers), np.arange(observed.size, width)])
     numbers = (starts[:, None] + others).ravel()
     images = []
-    for image, part in zip(observed.images, observed.parts[observed.numbers > 0 :], strict=True):
-        patches = find_patches(image)
+    for image, part in zip(observed.images, observed.image_parts, strict=True):
+        patches, first = find_patches(image), observed.numbers + part.start
         inside = patches < math.prod(image)
-        frames = [np.where(inside, start + part.start + patches, -1) for start in starts]
+        frames = [np.where(inside, start + first + patches, -1) for start in starts]
         together = np.stack(frames, axis=-1).reshape(*patches.shape[:2], -1)
         images.append(np.where(together < 0, layout.size, together))
     return numbers, tuple(images)

@@ -296,7 +296,7 @@ class Scaling(eqx.Module):
     @staticmethod
     def fit(train: Transitions, *, rewards_to_unit_range: bool) -> "Scaling":
         """Fit to the training transitions; rewards are standardised, or mapped to [−1, 1]."""
-        states = Standardiser.fit_observations(train.states, train.observed)
+        states = Standardiser.fit_observations(train)
         rewards = _fit_rewards(train, rewards_to_unit_range)
         return Scaling(states, rewards, train.action_space, train.layout.history)
 

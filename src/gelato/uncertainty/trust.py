@@ -210,7 +210,7 @@ class Trust:
         episodes = np.searchsorted(starts, chosen, side="right") - 1
         steps = chosen - starts[episodes]
         scale = np.asarray(self.fitted.scaling.states.scale)
-        following = np.asarray(transitions.next_states)[chosen]
+        following = np.asarray(transitions.next_states[chosen])
         errors = rms_rows((verdict.next_states - following) / scale)
         known = np.asarray(transitions.has_successor)[chosen]
         records: list[Record] = []

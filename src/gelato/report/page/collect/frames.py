@@ -13,14 +13,10 @@ from gelato.data.observations import ObservationLayout, find_channels
 _LONGEST = 128
 
 
-def list_frames(
-    states: UInt8[np.ndarray, "n state"], observed: ObservationLayout
-) -> list[str] | None:
-    """Return the first image of every state as a data URI; None without images."""
-    if not observed.images:
-        return None
-    image, part = observed.images[0], observed.parts[observed.numbers > 0]
-    frames = states[:, part].reshape(-1, *image)
+def list_frames(pixels: UInt8[np.ndarray, "n pixels"], observed: ObservationLayout) -> list[str]:
+    """Return the first image of every state as a data URI."""
+    image, part = observed.images[0], observed.image_parts[0]
+    frames = pixels[:, part].reshape(-1, *image)
     axis = find_channels(image)
     if axis is not None:
         frames = np.moveaxis(frames, axis + 1, -1)

@@ -139,7 +139,7 @@ def _describe_rows(
     starts = np.array([episode.start for episode in data.episode_slices])
     episodes = np.searchsorted(starts, rows, side="right") - 1
     predicted = _predict(fitted, source.model_index, chosen.inputs, actions)
-    following = fitted.scaling.states(np.asarray(data.next_states)[rows])
+    following = fitted.scaling.states(np.asarray(chosen.next_states))
     errors = np.asarray(rms(predicted.mean - following))
     known = np.asarray(data.has_successor)[rows]
     points = {
@@ -153,9 +153,8 @@ def _describe_rows(
         "states": states[:, columns].T,
         "actions": actions.reshape(len(rows), -1)[:, :MOST_COLUMNS].T,
     }
-    frames = list_frames(np.asarray(chosen.states), data.observed)
-    if frames is not None:
-        points["frames"] = frames
+    if data.images:
+        points["frames"] = list_frames(chosen.pixels, data.observed)
     return points, predicted
 
 
