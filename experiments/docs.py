@@ -164,6 +164,15 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
             "memory at most": "{peak_gigabytes:.1f} GB",
         }
     ),
+    "neighbours": _rows(
+        {
+            "search": "{search}",
+            "points": "{points:,d}",
+            "queries": "{queries:d}",
+            "seconds": "{seconds:.0f}",
+            "recall": "{recall:.3f}",
+        }
+    ),
     "growth": tables.growth_table,
     "growth fit": tables.growth_fit_table,
     "growth extrapolate": tables.growth_extrapolation,

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments import tables
+from experiments.benchmarks import growth
 from experiments.docs import render
 from experiments.geometry import benchmark, search
 from gelato.geometry import Near, Straight
@@ -106,3 +108,19 @@ def test_bench_runs_as_a_script_from_any_folder(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--train-steps" in done.stdout
+
+
+def test_growth_measures_time_and_memory_of_stages(tmp_path):
+    found = list(growth.measure(4_000, tmp_path, 8, ["import", "summary", "split"]))
+    assert [record["stage"] for record in found] == ["import", "summary", "split"]
+    for record in found:
+        assert record["seconds"] >= 0 and 0.02 < record["peak_memory_gb"] < 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_growth_is_extrapolated_along_a_line():
+    records = [
+        {"stage": "split", "transitions": rows, "seconds": 1 + 2e-6 * rows}
+        for rows in (50_000_000, 10_000_000, 100_000)
+    ]
+    assert tables._extrapolate(records, "split", "seconds", 1e9) == pytest.approx(2001)

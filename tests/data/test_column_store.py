@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -15,11 +17,15 @@ from pyarrow import csv
 import gelato
 from gelato.cli import main
 from gelato.data import import_columns, make_dataset, summarise
-from gelato.data.column_store import StoreWriter, find_partial
+from gelato.data.column_store import StoreWriter, find_partial, open_writer
 from gelato.data.disk_columns import DiskColumn
+from gelato.data.quality import find_warnings
 from gelato.data.store import write_transitions
 from gelato.data.transitions import Standardiser, split
 from gelato.errors import InputError
+from gelato.model.config import DEFAULT
+from gelato.model.data_checks import check_data, warn_about_data
+from gelato.model.split import split_dataset
 
 EPISODES, STEPS = 30, 11
 BLOCK = 37
@@ -316,6 +322,51 @@ def test_rows_without_a_successor_are_dropped_as_in_memory(
     disk, memory = stored.transitions.with_successors(), whole.transitions.with_successors()
     assert disk.on_disk and len(disk) < len(stored.transitions)
     assert disk.fingerprint() == memory.fingerprint()
+
+
+def test_no_stage_loads_a_whole_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    reference = write_npz(tmp_path, make_log(successors=True))
+    stored = import_columns(reference, tmp_path / "store", block_rows=BLOCK)
+    limit = 600
+    monkeypatch.setattr("gelato.data.disk_columns._BLOCK_BYTES", limit)
+    monkeypatch.setattr("gelato.data.quality._ROWS", 5)
+    load = DiskColumn.__array__
+
+    def refuse_large(column: DiskColumn, *arguments: object, **options: object) -> np.ndarray:
+        assert column.nbytes <= limit
+        return load(column, *arguments, **options)
+
+    monkeypatch.setattr(DiskColumn, "__array__", refuse_large)
+    with pytest.raises(AssertionError):
+        np.asarray(stored.transitions.states)
+    summarise(stored)
+    find_warnings(stored)
+    parts = split_dataset(stored)
+    check_data(parts, replace(DEFAULT, batch_size=32))
+    warn_about_data(parts, DEFAULT)
+    assert np.ptp(stored.transitions.states) > 0
+
+
+def test_an_import_that_finds_no_room_continues_when_there_is_some(tmp_path: Path):
+    reference = write_hdf5(tmp_path, make_log())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, hard))
+    try:
+        with pytest.raises(InputError, match=r"cannot be written .* Finished blocks are kept"):
+            import_columns(reference, tmp_path / "store", block_rows=BLOCK)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    stored = import_columns(reference, tmp_path / "store", block_rows=BLOCK)
+    assert stored.transitions.fingerprint() == gelato.load(reference).transitions.fingerprint()
+
+
+def test_two_imports_into_one_store_do_not_mix(tmp_path: Path):
+    reference = write_npz(tmp_path, make_log())
+    with (
+        open_writer(tmp_path / "store", {}, 10),
+        pytest.raises(InputError, match="another process"),
+    ):
+        import_columns(reference, tmp_path / "store")
 
 
 def test_the_command_line_imports_and_summarises(

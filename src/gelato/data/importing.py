@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import gelato.data.reference  # noqa: F401  (It registers the sources.)
 from gelato.data.column_store import open_store, open_writer
 from gelato.data.pieces import BLOCK_ROWS, Pieces, cut_dataset, open_pieces
 from gelato.data.sources import load_reference, make_absolute, parse_reference

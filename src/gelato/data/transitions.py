@@ -136,6 +136,8 @@ class Transitions(eqx.Module):
 
     def read(self, start: int, stop: int) -> "Transitions":
         """Return some rows as arrays in memory."""
+        if not self.on_disk:
+            return self[start:stop]
 
         def load(column: object) -> np.ndarray:
             if isinstance(column, DiskColumn):
