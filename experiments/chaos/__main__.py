@@ -239,7 +239,8 @@ def _report(journal: Journal, options: argparse.Namespace) -> int:
             key = (trial["kind"], f"{trial['case']}, {trial['stage']}")
         trials[key] += trial.get("files", 1)
         found[key] += bool(trial["fault"])
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
+    cores = len(os.sched_getaffinity(0))
+    machine = f"{platform.machine()}, {cores} cores, Linux {platform.release()}"
     records: list[Record] = []
     for (kind, where), count in sorted(trials.items()):
         print(f"{kind:20} {where:45} {count:6,} trials {found[kind, where]:4,} faults")
