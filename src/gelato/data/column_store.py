@@ -42,7 +42,7 @@ _COLUMNS = (*_REQUIRED, "has_successor", "action_probabilities")
 
 
 @dataclass(frozen=True)
-class Block:
+class StoredBlock:
     """Rows that were written together. The next block starts at `token` of the source."""
 
     rows: int
@@ -63,7 +63,7 @@ class StoreWriter:
     def __init__(self, target: Path, source: Mapping[str, Any], rows: int):
         self.target, self.folder, self.rows = target, find_partial(target), rows
         self._source = dict(source)
-        self.blocks: list[Block] = []
+        self.blocks: list[StoredBlock] = []
         self._kind: tuple[tuple[int, ...], ActionSpace, str] | None = None
         self._begin()
 
@@ -88,7 +88,7 @@ class StoreWriter:
                     f"{self.folder}: holds an unfinished import of other data, or the data changed "
                     "since. Remove this folder, or choose another path"
                 )
-            self.blocks = [Block(**block) for block in found["blocks"]]
+            self.blocks = [StoredBlock(**block) for block in found["blocks"]]
             shape, space, code = found["kind"]
             self._kind = tuple(shape), _read_space(space), code
         start, sound = 0, []
@@ -117,7 +117,7 @@ class StoreWriter:
         for name, values in columns.items():
             write_rows(self.folder / f"{name}.npy", values, start, self.rows)
         digests = {name: _digest(values) for name, values in columns.items()}
-        self.blocks.append(Block(len(block), token, digests, notes))
+        self.blocks.append(StoredBlock(len(block), token, digests, notes))
         self._save()
 
     def replace_column(self, name: str, change: Callable[[int, np.ndarray], np.ndarray]) -> None:
@@ -127,7 +127,7 @@ class StoreWriter:
             values = change(start, _read_block(path, start, block.rows))
             write_rows(path, values, start, self.rows)
             digests = {**block.digests, name: _digest(values)}
-            self.blocks[number] = Block(block.rows, block.token, digests, block.notes)
+            self.blocks[number] = StoredBlock(block.rows, block.token, digests, block.notes)
             start += block.rows
         self._save()
 
@@ -362,7 +362,7 @@ def _read_block(path: Path, start: int, rows: int) -> np.ndarray:
     return DiskColumn(open_column(path)).read(start, start + rows)
 
 
-def _digest_block(folder: Path, block: Block, start: int) -> dict[str, str]:
+def _digest_block(folder: Path, block: StoredBlock, start: int) -> dict[str, str]:
     """Return the digests of a block's columns; of a column that cannot be read, an empty one."""
     found = {}
     for name in block.digests:

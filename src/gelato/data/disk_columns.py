@@ -250,7 +250,7 @@ def cut_blocks(rows: int, row_bytes: int) -> Iterator[slice]:
         yield slice(start, min(start + size, rows))
 
 
-def find_range(column: Any, axis: int | None = 0) -> tuple[Any, Any]:
+def find_extremes(column: Any, axis: int | None = 0) -> tuple[Any, Any]:
     """Return the smallest and the largest value of each column; one pass if it is on the disk."""
     if not isinstance(column, DiskColumn):
         rows = np.asarray(column)
@@ -264,7 +264,7 @@ def find_range(column: Any, axis: int | None = 0) -> tuple[Any, Any]:
 
 def measure_width(column: Any, axis: int | None = 0) -> Any:
     """Return the width of the range of each column; one pass if it is on the disk."""
-    low, high = find_range(column, axis)
+    low, high = find_extremes(column, axis)
     return high - low
 
 

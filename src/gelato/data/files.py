@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gelato.data.build import build_dataset
-from gelato.data.hdf5 import find_shape, list_datasets, open_hdf5, read_dataset, read_rows
+from gelato.data.hdf5 import find_shape, list_datasets, open_hdf5, read_dataset, read_dataset_rows
 from gelato.data.layout import Layout
 from gelato.data.recording import AbstractRecording, ArrayRecording
 from gelato.data.spaces import Continuous
@@ -73,7 +73,7 @@ def open_file(path: Path) -> Iterator[AbstractRecording]:
                 lambda name: read_dataset(file, name, path),
                 stored,
                 lambda name: find_shape(file, name, path),
-                lambda name, start, stop: read_rows(file, name, path, start, stop),
+                lambda name, start, stop: read_dataset_rows(file, name, path, start, stop),
             )
     else:
         raise InputError(f"{path}: {_explain_type(path, kind)}")

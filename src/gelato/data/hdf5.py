@@ -82,7 +82,7 @@ def find_shape(file: h5py.File, name: str, path: Path) -> tuple[int, ...]:
         raise InputError(f"{path}: field {name} is damaged ({first_line(error)})") from error
 
 
-def read_rows(file: h5py.File, name: str, path: Path, start: int, stop: int) -> np.ndarray:
+def read_dataset_rows(file: h5py.File, name: str, path: Path, start: int, stop: int) -> np.ndarray:
     """Read some rows of a dataset whose values are stored in this file."""
     what = f"{path}: field {name}"
     try:

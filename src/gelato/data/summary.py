@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from gelato.data.disk_columns import cut_blocks, find_range
+from gelato.data.disk_columns import cut_blocks, find_extremes
 from gelato.data.spaces import Discrete
 from gelato.data.transitions import Dataset, Rows, Transitions
 from gelato.tasks.task import normalise_score
@@ -45,7 +45,7 @@ def _bounds(values: tuple[float, ...]) -> list[float | None]:
 def _find_state_range(data: Transitions) -> tuple[list[float], list[float]]:
     """Return the smallest and largest value of every number of the states, and of all pixels."""
     if not data.images:
-        low, high = find_range(data.states)
+        low, high = find_extremes(data.states)
         return low.tolist(), high.tolist()
     numbers, pixels = data.numbers, data.pixels
     return (
@@ -59,9 +59,9 @@ def summarise(dataset: Dataset) -> dict[str, Any]:
     data = dataset.transitions
     returns, lengths = episode_returns(data), episode_lengths(data)
     space = data.action_space
-    reward_low, reward_high = find_range(data.rewards, None)
+    reward_low, reward_high = find_extremes(data.rewards, None)
     state_low, state_high = _find_state_range(data)
-    action_low, action_high = find_range(data.actions)
+    action_low, action_high = find_extremes(data.actions)
     return {
         "reference": dataset.reference,
         "environment": dataset.environment,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gelato.data.disk_columns import find_range, measure_width
+from gelato.data.disk_columns import find_extremes, measure_width
 from gelato.data.transitions import choose_evenly
 from gelato.errors import InputError
 from gelato.model.config import ModelConfig
@@ -46,7 +46,7 @@ def warn_about_data(split: Split, config: ModelConfig) -> None:
     numbers = data.numbers if data.images else data.states  # Pixels have a known range.
     low, high = np.quantile(numbers[choose_evenly(data, _OUTLIER_ROWS)], (0.01, 0.99), axis=0)
     width, middle = high - low, (low + high) / 2
-    beyond = np.max([np.abs(end - middle) for end in find_range(numbers)], axis=0)
+    beyond = np.max([np.abs(end - middle) for end in find_extremes(numbers)], axis=0)
     for column in np.flatnonzero((width > 0) & (beyond > _OUTLIER * width)):
         note(
             f"{reference}: column {column} of the observations has values up to "

@@ -74,7 +74,13 @@ class FitData(eqx.Module):
         batch = self.gather(jnp.asarray(chosen), lambda rows: jnp.zeros((len(rows), 0)))
         return jnp.concatenate([batch.inputs, batch.next_inputs])
 
-    def choose_pool(self, phase: int, step: int, length: int, total: int) -> "FitData":  # noqa: ARG002
+    def choose_pool(
+        self,
+        phase: int,  # noqa: ARG002
+        step: int,  # noqa: ARG002
+        length: int,  # noqa: ARG002
+        total: int,  # noqa: ARG002
+    ) -> "FitData":
         """Return the rows that updates draw from: always all of them. See `Pools`."""
         return self
 

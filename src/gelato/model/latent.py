@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray
 
-from gelato.data.disk_columns import find_range
+from gelato.data.disk_columns import find_extremes
 from gelato.data.history import WindowLayout
 from gelato.data.observations import ImageShape, ObservationLayout
 from gelato.data.spaces import ActionSpace, Discrete
@@ -310,7 +310,7 @@ def _fit_rewards(train: Transitions, to_unit_range: bool) -> Standardiser:
     if not to_unit_range:
         rewards = train.rewards if train.on_disk else np.asarray(train.rewards)[:, None]
         return Standardiser.fit(rewards)
-    low, high = map(float, find_range(train.rewards, None))
+    low, high = map(float, find_extremes(train.rewards, None))
     half = (high - low) / 2 or 1.0
     return Standardiser(np.array([(high + low) / 2], np.float32), np.array([half], np.float32))
 

@@ -11,7 +11,7 @@ from gelato.agents.networks import Actor
 from gelato.model.images import ImageEncoder, find_inputs
 from gelato.model.latent import Scaling
 from gelato.model.networks import MLP, AbstractNetwork, GaussianMLP, Linear
-from gelato.policy.policy import Convolutions, DeployedPolicy, Stage
+from gelato.policy.policy import DeployedConvolutions, DeployedPolicy, Stage
 
 Tree = TypeVar("Tree")
 
@@ -51,7 +51,7 @@ def make_stage(network: AbstractNetwork, outputs: int) -> Stage:
     if isinstance(network, ImageEncoder):
         kept, images = find_inputs(network.reading)
         convolutions = tuple(
-            Convolutions(places.ravel().astype(np.int32), _copy_layers(trunk.layers))
+            DeployedConvolutions(places.ravel().astype(np.int32), _copy_layers(trunk.layers))
             for trunk, places in zip(network.trunks, images, strict=True)
         )
         head = make_stage(network.head, outputs)

@@ -45,7 +45,7 @@ ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 @dataclass(frozen=True)
-class Convolutions:
+class DeployedConvolutions:
     """Layers that read the inputs at `places` by blocks: the pixels of an image, patch by patch.
 
     A place beyond the last input is zero: the image is padded there.
@@ -75,7 +75,7 @@ class Stage:
     activation: str
     outputs: int
     kept: Int[np.ndarray, " kept"] | None = None
-    convolutions: tuple[Convolutions, ...] = ()
+    convolutions: tuple[DeployedConvolutions, ...] = ()
 
     def __call__(self, x: Float[np.ndarray, "*batch in"]) -> Float[np.ndarray, "*batch out"]:
         if self.kept is not None:
@@ -314,7 +314,9 @@ def _policy(arrays: Mapping[str, np.ndarray], index: int, entry: dict[str, Any])
         convolutions = []
         for image, count in enumerate(stage.get("images", ())):
             place = f"{number}.image{image}"
-            convolutions.append(Convolutions(array(f"{place}.places", "i"), layers(place, count)))
+            convolutions.append(
+                DeployedConvolutions(array(f"{place}.places", "i"), layers(place, count))
+            )
         stages.append(
             Stage(
                 layers(str(number), stage["layers"]),
