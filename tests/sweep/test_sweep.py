@@ -140,7 +140,13 @@ def test_ctrl_c_stores_a_checkpoint(place: Path, tmp_path):
     )
     command = make_command(spec, "--run", tmp_path / "run", "--cores", 1)
     process = subprocess.Popen(
-        command, env=make_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=make_environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell starts programs in the background with this signal ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     group = tmp_path / "run/groups/one-bc/policies/bc"
     deadline = time.monotonic() + 300
