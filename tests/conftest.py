@@ -14,7 +14,7 @@ compile_quickly(Path(__file__).parents[1] / ".pytest_cache" / "jax")
 
 # A worker runs one file at a time. Files with a long preparation go first, so that no worker starts
 # one of them at the end.
-_LONG = ("test_readme.py", "test_train.py", "test_driving.py", "test_fit.py", "test_judge.py")
+_LONG = ("test_readme.py", "test_train.py", "test_fit.py", "test_judge.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

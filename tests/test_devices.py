@@ -83,6 +83,7 @@ def test_every_array_of_a_population_is_divided():
     assert set(sharding._SPECS) == arrays
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_imagined_episodes_at_a_limit_is_divided():
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     done = subprocess.run(

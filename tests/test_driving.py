@@ -27,6 +27,8 @@ from gelato.training.train import train
 from gelato.uncertainty.judge import judge_penalties
 from gelato.uncertainty.shifts import make_copied_shifts
 
+pytestmark = pytest.mark.slow
+
 METHODS = ("gelato", "gelato-none", "sac", "bc")
 
 

@@ -37,6 +37,7 @@ def workplace(tmp_path_factory):
         yield folder
 
 
+@pytest.mark.slow
 def test_every_command_runs_in_order(workplace):
     assert {words[0] for words in COMMANDS} == {"make", "gelato", "python"}
     assert (workplace / "hopper.png").exists()

@@ -47,6 +47,8 @@ from tests.agents.conftest import (
 )
 from tests.golden.test_golden import CONTINUOUS, choose_tiny
 
+pytestmark = pytest.mark.slow
+
 STARTS = jnp.array([[0.0, 1.0], [0.0, -1.0]])
 # The smallest logged reward of these populations is −1, and γ is 0.9.
 WORST = -10.0

@@ -20,6 +20,8 @@ from gelato.training.presets import Parts, choose_parts, clone_like, make_method
 from gelato.uncertainty.judge import _find_hidden, judge_penalties
 from gelato.uncertainty.shifts import make_data_shifts
 
+pytestmark = pytest.mark.slow
+
 LOG = Path(__file__).parent.parent / "golden" / "hopper.npz"
 REFERENCE = f"file:{LOG},environment=Hopper-v5"
 WITH_HISTORY = f"{REFERENCE},history=3"
@@ -62,7 +64,6 @@ def test_policies_with_and_without_an_encoder_read_the_history(run: Path) -> Non
     assert isinstance(found[0].policy.begin(), RunningPolicy)
 
 
-@pytest.mark.slow
 def test_evaluate_trust_select_report_and_export_work(run: Path, tmp_path: Path) -> None:
     main(["evaluate", str(run), "--episodes", "1"])
     main(["model", "check", str(run)])
@@ -88,7 +89,6 @@ def test_the_instrument_judges_windows_with_the_simulator(run: Path) -> None:
     assert {each.shift for each in report.judged} >= {"held-out", "uniform", "random", "imagined"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", ["", ",history=3"])
 def test_the_instrument_sets_the_simulator_to_the_hidden_state(
     options: str, tmp_path: Path

@@ -17,6 +17,8 @@ from gelato.uncertainty.judge import judge_penalties
 from gelato.uncertainty.penalty import penalise
 from tests.images.systems import SIZE, TINY, make_bars, make_robot
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("make", "numbers"), [(make_bars, 0), (make_robot, 1)])
 def test_a_batch_gathered_on_the_device_equals_the_rows_of_the_data(make, numbers) -> None:

@@ -21,6 +21,8 @@ from gelato.training.policies import trained_policies
 from gelato.training.presets import choose_parts, make_method
 from tests.images.systems import ENVIRONMENT, SIZE, TINY, save_swings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> gelato.Dataset:
@@ -74,7 +76,6 @@ def test_the_exported_graph_acts_like_the_policy(run: Path, tmp_path: Path) -> N
     assert (tmp_path / "p.onnx").stat().st_size < 4 * (SIZE**2 + 2) ** 2
 
 
-@pytest.mark.slow
 def test_the_commands_work_on_a_run_or_refuse_it_in_one_line(
     run: Path, dataset: gelato.Dataset, tmp_path: Path, capsys
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_model_does_not_depend_on_the_seeds_fitted_with_it(reference: str):
     np.testing.assert_array_equal(read((0, 5)), read((5,)))
 
 
+@pytest.mark.slow
 def test_pools_learn_as_well_as_all_rows_together(
     reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -123,6 +124,7 @@ fit_model(load(sys.argv[1]), sys.argv[2], config=CONFIG)
 """
 
 
+@pytest.mark.slow
 def test_a_fit_from_the_disk_that_was_killed_ends_bit_for_bit_the_same(
     reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

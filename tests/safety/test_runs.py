@@ -199,6 +199,7 @@ def test_leftovers_of_the_dead_are_removed_and_work_of_the_living_is_kept(tmp_pa
     ]
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_run_killed_at_its_very_end_are_removed(
     tmp_path: Path, shared_store: Path
 ) -> None:

@@ -129,6 +129,7 @@ def selected(finished: Path) -> Path:
     return finished
 
 
+@pytest.mark.slow
 def test_select_needs_no_environment_and_no_return(selected: Path) -> None:
     stored = json.loads((selected / "selection.json").read_text())
     # Policies that were best in an environment do not exist, so none can be chosen.
@@ -151,6 +152,7 @@ def test_select_needs_no_environment_and_no_return(selected: Path) -> None:
     assert [each["rank"] for each in stored["policies"]] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_by_default_only_estimators_that_decide_or_check_are_computed(selected: Path) -> None:
     """And the stages of the others cost nothing."""
     found = select(selected, settings=replace(SETTINGS, all_estimators=False))
@@ -162,6 +164,7 @@ def test_by_default_only_estimators_that_decide_or_check_are_computed(selected: 
     assert [each.seed for each, _ in found.ranking] == [each.seed for each, _ in everything.ranking]
 
 
+@pytest.mark.slow
 def test_estimates_are_stored_and_read_again(selected: Path, monkeypatch) -> None:
     from gelato.selection import run as selection_run
 
@@ -171,6 +174,7 @@ def test_estimates_are_stored_and_read_again(selected: Path, monkeypatch) -> Non
     assert again["policies"] == first["policies"]
 
 
+@pytest.mark.slow
 def test_export_and_trained_policies_use_the_selected_policy(
     selected: Path, tmp_path: Path, capsys
 ) -> None:
@@ -187,6 +191,7 @@ def write_description(run: Path, description: dict[str, object]) -> None:
     Run(run).write_json("run", description)
 
 
+@pytest.mark.slow
 def test_a_run_on_other_data_is_refused(selected: Path, tmp_path: Path) -> None:
     other = shutil.copytree(selected, tmp_path / "other")
     described = json.loads((other / "run.json").read_text())
@@ -280,6 +285,7 @@ def test_the_common_weight_is_disagreement_per_unit_of_penalty() -> None:
     assert measure_common_weight(rollouts) == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 def test_a_policy_is_not_judged_by_its_own_model(log_path: Path, finished: Path) -> None:
     log = make_log(load(f"file:{log_path},low=-2,high=2").transitions)
     policies = stack_policies([trained_policies(finished)[0].policy])
@@ -348,6 +354,7 @@ def test_real_episodes_go_to_the_best_arm() -> None:
     assert low is not None and high is not None and low < 5.05 < high
 
 
+@pytest.mark.slow
 def test_a_budget_is_spent_in_the_real_environment(selected: Path) -> None:
     found = select(selected, settings=SETTINGS, budget=6, environment="Pendulum-v1")
     assert sum(len(trial.returns) for trial in found.trials) == 6
@@ -404,6 +411,7 @@ def test_the_chosen_policy_has_most_real_episodes_not_the_luckiest() -> None:
     assert choose_trial([lucky, good]) is good
 
 
+@pytest.mark.slow
 def test_a_missing_environment_and_other_data_are_refused_before_any_estimate(
     finished: Path, log_path: Path, monkeypatch
 ) -> None:

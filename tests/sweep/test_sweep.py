@@ -116,6 +116,7 @@ def test_another_sweep_in_the_folder_is_refused(finished: Path, place: Path):
         run_sweep(read_sweep(place / "spec.py")[0], finished)
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_continues_and_has_the_same_policies(finished: Path, place: Path, tmp_path):
     run = tmp_path / "run"
     command = make_command(place / "spec.py", "--run", run, "--cores", 1)
@@ -134,6 +135,7 @@ def test_a_killed_sweep_continues_and_has_the_same_policies(finished: Path, plac
     assert (run / "results.json").read_bytes() == (finished / "results.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_ctrl_c_stores_a_checkpoint(place: Path, tmp_path):
     spec = write_spec(
         tmp_path / "spec.py", [place / "one.npz"], methods=["bc"], updates=20_000_000, evaluations=0

@@ -100,6 +100,7 @@ def always_push(observation: np.ndarray) -> np.ndarray:
     return np.ones(1, np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean_registry")
 def test_a_registered_task_gives_presets_scores_rules_and_crashes_in_worker_processes(
     tmp_path: Path,
