@@ -227,7 +227,7 @@ class DiskColumn(np.lib.mixins.NDArrayOperatorsMixin):
         starts, stops = edges[first:-1:2], edges[first + 1 :: 2]
         return self._choose(starts, stops)
 
-    def _pick(self, rows: Int[np.ndarray, " k"]) -> np.ndarray:
+    def _pick(self, rows: Int[np.ndarray, "*k"]) -> np.ndarray:
         rows = np.where(rows < 0, rows + len(self), rows)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"rows must be below {len(self)}")

@@ -15,6 +15,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Bool, Float, Num, UInt8
 
+from gelato.data.disk_columns import DiskColumn
+
 HostOrDevice = np.ndarray | Array
 ImageShape = tuple[int, ...]
 # A byte array whose rows have two axes of at least this length holds images.
@@ -85,9 +87,9 @@ class MixedRows(eqx.Module):
 
 
 def split_parts(
-    states: Num[HostOrDevice, "n state"] | MixedRows, numbers: int
+    states: Num[HostOrDevice, "n state"] | MixedRows | DiskColumn, numbers: int
 ) -> tuple[Num[np.ndarray, "n numbers"], Num[np.ndarray, "n pixels"]]:
-    """Return the numbers of states and their pixels, each with its own type."""
+    """Return the numbers of states and their pixels, in memory and each with its own type."""
     if isinstance(states, MixedRows):
         return np.asarray(states.numbers), np.asarray(states.pixels)
     rows = np.asarray(states)

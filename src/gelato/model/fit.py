@@ -219,6 +219,8 @@ def prepare_data(
 
 def join_rows(transitions: Transitions, scaling: Scaling) -> Float[Array, "n columns"]:
     """Normalise transitions and join their columns; images are left out."""
+    if transitions.on_disk:
+        transitions = transitions.read(0, len(transitions))
     actions, rewards, terminated = encode_columns(transitions, scaling)
     numbers = transitions.observed.numbers
     own = scaling.states[:numbers] if transitions.images else scaling.states
