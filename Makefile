@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DOCS_INSTALLED := $(VENV)/.docs-installed
 
-.PHONY: demo test test-slow test-integrations docs docs-serve docs-pages lint types layers unit benchmark \
+.PHONY: demo test test-slow test-integrations docs docs-serve docs-packages docs-pages lint types layers unit benchmark \
 	chaos chaos-short chaos-broken clean
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -47,10 +48,15 @@ docs: docs-pages
 docs-serve: docs-pages
 	$(BIN)/mkdocs serve
 
-docs-pages: $(INSTALLED)
+docs-pages: $(DOCS_INSTALLED)
+	$(BIN)/python -m experiments.tutorials
+
+docs-packages: $(DOCS_INSTALLED)
+
+$(DOCS_INSTALLED): $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs,sb3]'
-	$(BIN)/python -m experiments.tutorials
+	touch $@
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
