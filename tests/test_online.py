@@ -1,6 +1,7 @@
 import equinox as eqx
 import jax
 import numpy as np
+import pytest
 
 from experiments import online
 from experiments.online import Progress, train_online
@@ -9,6 +10,7 @@ from gelato.agents.ppo import PPO, PPORows
 CONFIG = PPO(hidden=(8,), episodes=2, steps=32, minibatches=2, passes=1)
 
 
+@pytest.mark.slow
 def test_rollouts_of_real_environments_end_in_the_last_observation_and_not_in_the_next_first(
     monkeypatch,
 ) -> None:

@@ -37,6 +37,7 @@ def explain_change(fitted: FittedModel) -> float:
     return float(found["delta_r2"])
 
 
+@pytest.mark.slow
 def test_a_linear_system_with_hidden_velocity_is_identified_from_two_positions(
     fitted: FittedModel, tmp_path: Path
 ) -> None:

@@ -249,6 +249,7 @@ fit_model(linear_gaussian(2000), sys.argv[1], config=TINY)
 """
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_either_phase_ends_bit_for_bit_where_the_uninterrupted_one_does(tmp_path):
     script = SCRIPT.format(tests=str(Path(__file__).parents[2]))
     whole = fit_model(linear_gaussian(2000), tmp_path / "whole", config=TINY)

@@ -322,6 +322,7 @@ def test_a_flat_copy_with_other_columns_is_ignored(store: Path, tmp_path: Path) 
 
 
 # 12. Threads, and paths outside the store.
+@pytest.mark.slow
 def test_two_threads_make_datasets_at_the_same_time(store: Path) -> None:
     names = [Named(RECIPES["four-rooms"], size) for size in (150, 200, 250, 300)]
     store.mkdir()
